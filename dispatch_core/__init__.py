@@ -1,0 +1,1 @@
+"""dispatch: a supervisor for long jobs on slow schedulers."""

@@ -1,0 +1,133 @@
+"""What a scheduler must offer: bounded asynchronous calls, and a listing that says whether it is complete.
+
+One rule: a call that did not clearly fail may have happened. `Answer.UNKNOWN` is the honest answer to anything that
+broke on the way; `REFUSED` and `LATE` promise that nothing happened. The adapter never decides, never repeats a call on
+its own, and judges deadlines on the scheduler host's clock in the same command that acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Protocol
+
+from dispatch_core.evidence import Listing, Sighting
+from dispatch_core.plan import Spec, Value
+from dispatch_core.record import Record, Reply, State, read_name
+
+
+class Bounds(Value):
+    """Times that a cluster declares, all in seconds, all by the scheduler host's clock."""
+
+    call_seconds: float
+    """The longest that a call which has started can take to land: a call has expired this long after its deadline."""
+    window_seconds: float
+    """A new call's deadline lies this long after the end of the listing that it was decided on: room for the commit and
+    for the longest call."""
+    absence_seconds: float = 60.0
+    """What complete listings in a row must span before anything missing from them is gone."""
+    repeat_seconds: float = 10.0
+    """The delay before the first repetition of a call; it doubles from there to ten minutes."""
+    resync_seconds: float = 60.0
+    """A job with nothing else to wait for is looked at this often."""
+
+
+class Capabilities(Value):
+    """What a cluster can do, asked of the cluster."""
+
+    requeues: bool = False
+    """A requeued object comes back gated."""
+    shuts: bool = False
+    """It does so only once the gate was shut behind the running run."""
+
+
+class Job(Value):
+    """What a listing needs to know of a job."""
+
+    key: str
+    uid: str
+    known: tuple[str, ...] = ()
+    """Ids of the recorded objects, so that those no longer listed can be asked for by id."""
+
+    @classmethod
+    def of(cls, record: Record) -> Job:
+        return cls(key=record.key, uid=record.uid, known=tuple(object.id for object in record.objects))
+
+    def concerns(self, sighting: Sighting) -> bool:
+        """Whether a listed object belongs into this job's listing: its own, known ones, and live ones with its key."""
+        tags = read_name(sighting.name)
+        mine = tags is not None and tags.uid == self.uid
+        return mine or sighting.id in self.known or (sighting.key == self.key and sighting.state is not State.ENDED)
+
+
+class Target(Value):
+    """The object and the run of it that a call means; the host compares both before it acts."""
+
+    id: str
+    name: str
+    run: int
+
+
+class Launch(Value):
+    """What one Start makes: the object's name carries uid, submission and attempt."""
+
+    key: str
+    uid: str
+    submission: int
+    attempt: int
+    name: str
+    spec: Spec
+    may_requeue: bool = False
+    """The plan has a requeue rule, so the object must be one that can be requeued."""
+    previous_cause: str = ""
+    """How the run before ended, "" for the first: the run reads it in its environment."""
+
+
+class Adapter(Protocol):
+    """One cluster connection, shared by every job on it in this event loop; whoever opened it closes it."""
+
+    bounds: Bounds
+    capabilities: Capabilities
+
+    def problems(self, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
+        """What this scheduler cannot launch: the path of the field, and one sentence."""
+
+    async def find(self, job: Job) -> Listing:
+        """A listing that began after this was called. Raises SchedulerUnavailable."""
+
+    async def everything(self) -> Listing:
+        """Every object on the cluster that carries our tag, whatever its job: the janitor's. Raises SchedulerUnavailable."""
+
+    async def start(self, launch: Launch, secrets: Mapping[str, str], deadline: datetime) -> Reply:
+        """Create one object, gated. `DONE` carries its id. The secrets are handed over by a file that only the run's
+        user can read, never on a command line."""
+
+    async def open(self, target: Target, deadline: datetime) -> Reply:
+        """Open the gate of this run."""
+
+    async def shut(self, target: Target, deadline: datetime) -> Reply:
+        """Shut the gate behind this running run, so that the next one comes back gated."""
+
+    async def stop(self, target: Target, deadline: datetime) -> Reply:
+        """Stop this run, and no other object; one that is gated never runs."""
+
+    async def stop_job(self, names: tuple[str, ...], deadline: datetime) -> Reply:
+        """Stop every object with one of these names, gated ones included."""
+
+    async def hold(self, target: Target, deadline: datetime) -> Reply:
+        """Set the hold bit; the gate is left as it is."""
+
+    async def release(self, target: Target, deadline: datetime) -> Reply:
+        """Clear the hold bit; the gate is left as it is."""
+
+    async def requeue(self, target: Target, deadline: datetime) -> Reply:
+        """Start the next run of an object whose run `target.run` has ended; it comes back gated."""
+
+    async def watch(self, job: Job, seconds: float) -> None:
+        """Return when something about the job may have changed, or after so many seconds: a hint, never the truth."""
+
+    def logs(self, target: Target) -> AsyncIterator[bytes]:
+        """What the run has written so far."""
+
+    async def close(self) -> None:
+        """End the connection and what it polls with; no object is touched."""

@@ -1,0 +1,434 @@
+"""The record: the one durable document of all that is known and decided about a job.
+
+One rule: a record that breaks an invariant cannot be made, neither by a decision nor by reading a stored one. This room
+holds values only. It reads no clock: every time in a record that a decision rests on is the scheduler host's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dispatch_core.errors import UnreadableRecord
+from dispatch_core.plan import Action, Cause, End, Plan, Spec, Value
+
+FORMAT = 1
+"""The format that this version writes. It reads every format from 1 on."""
+
+ATTEMPTS = 3
+"""Starts that count, for one submission (G5)."""
+
+KEY_LENGTH = 250
+
+
+class State(StrEnum):
+    """What an object is, the same for every scheduler."""
+
+    GATED = "gated"
+    HELD = "held"
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDING = "ending"
+    ENDED = "ended"
+    UNRECOGNIZED = "unrecognized"
+    """A word that this version does not know: never read as success or failure."""
+
+
+BEFORE_THE_RUN = frozenset({State.GATED, State.HELD, State.PENDING})
+
+
+class Answer(StrEnum):
+    """What a call replied."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    """Nothing happened, and the scheduler says why."""
+    LATE = "late"
+    """The host's deadline check: nothing happened."""
+    UNKNOWN = "unknown"
+    """It may have happened."""
+
+
+class Reply(Value):
+    """The answer to one call; for a Start that is done, `text` is the new object's id."""
+
+    answer: Answer
+    text: str = ""
+
+
+class Mark(Value):
+    """Host times of the first and the second complete listing in a row that showed the same absence."""
+
+    first: datetime
+    second: datetime | None = None
+
+
+class Attempt(Value):
+    """One Start, committed before it was sent."""
+
+    number: int
+    committed: datetime
+    deadline: datetime
+    reply: Reply | None = None
+    missing: Mark | None = None
+    disposed: bool = False
+    """A person said that it never made an object."""
+
+
+class Submission(Value):
+    """One authorized launch."""
+
+    number: int
+    why: str
+    """The budget key that it was authorized by; "first" for the first, "person" for one that a person released."""
+    spec: Spec
+    attempts: tuple[Attempt, ...] = ()
+    canonical: str | None = None
+    """The id of the one object that counts; chosen once."""
+
+
+class RunEnd(Value):
+    """The end of one run of an object."""
+
+    run: int
+    at: datetime
+    end: End
+
+
+class Object(Value):
+    """A thing that exists, or existed, on the scheduler."""
+
+    id: str
+    name: str
+    submission: int
+    """0 for a foreign object."""
+    attempt: int
+    first_seen: datetime
+    seen: datetime
+    """Host time of the beginning of the latest listing that changed what is known of it."""
+    run: int
+    state: State
+    hold: bool = False
+    opened: bool = False
+    """A listing has shown it open."""
+    nodes: tuple[str, ...] = ()
+    ends: tuple[RunEnd, ...] = ()
+    retired: bool = False
+    missing: Mark | None = None
+    gone: datetime | None = None
+    """A person said, of what this object was at this host time, that it is gone."""
+    foreign: bool = False
+    disposed: bool = False
+
+    def end_of(self, run: int) -> End | None:
+        """How that run ended, where the scheduler has told it."""
+        return next((row.end for row in self.ends if row.run == run), None)
+
+
+class Kind(StrEnum):
+    """A call on an object, or on the whole job."""
+
+    OPEN = "open"
+    SHUT = "shut"
+    STOP = "stop"
+    STOP_JOB = "stop_job"
+    HOLD = "hold"
+    RELEASE = "release"
+    REQUEUE = "requeue"
+
+
+class Call(Value):
+    """All repetitions of one call: a kind, an object, a run of it and, for hold and release, a hold instance."""
+
+    kind: Kind
+    object: str | None
+    """None for StopJob."""
+    run: int
+    """0 for StopJob."""
+    hold: int
+    """The hold instance; 0 where there is none."""
+    committed: datetime
+    """Host time of the beginning of the listing that the latest repetition was decided on."""
+    deadline: datetime
+    """The latest repetition's: the host refuses the call after it."""
+    count: int = 1
+    reply: Reply | None = None
+    """The latest repetition's; None: not known."""
+
+    @property
+    def identity(self) -> tuple[Kind, str | None, int, int]:
+        return (self.kind, self.object, self.run, self.hold)
+
+
+class Hold(Value):
+    """One hold instance: a person or a timed rule asks that the job does not start (yet)."""
+
+    number: int
+    asked_by: str
+    reason: str
+    lifted: bool = False
+
+
+class Spent(Value):
+    """One unit of budget: the end that spent it, and the rule that it was spent on."""
+
+    key: str
+    rule: str
+
+
+class Intent(Value):
+    """A resubmit or requeue that is decided and not yet carried out."""
+
+    key: str
+    do: Literal[Action.RESUBMIT, Action.REQUEUE]
+    rule: str
+    cause: Cause | None
+    """What it was decided for; None: a timed rule, before any end."""
+    not_before: datetime
+
+
+class Result(StrEnum):
+    """How a job came out."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Outcome(Value):
+    """How the job ended."""
+
+    result: Result
+    cause: Cause | None
+    """Of a failure, and of a success that a rule declared."""
+    at: datetime
+    """The scheduler host's time; for a cancel, the clock of who asked (shown, never judged by)."""
+    by: str
+    message: str = ""
+    exit_code: int | None = None
+
+
+class Reason(StrEnum):
+    """Why a pass did, or did not, do what a reader might expect; spelled the same in records, logs and pages."""
+
+    AUTHORIZED = "authorized"
+    ATTEMPTED = "attempted"
+    CHOSEN = "chosen"
+    OPENED = "opened"
+    STOPPING = "stopping"
+    HOLDING = "holding"
+    RELEASING = "releasing"
+    SHUTTING = "shutting"
+    RECOVERING = "recovering"
+    OUTCOME = "outcome"
+    SETTLED = "settled"
+    RUNNING = "running"
+    QUEUED = "queued"
+    AWAITING_START = "awaiting_start"
+    AWAITING_DELAY = "awaiting_delay"
+    AWAITING_REPEAT = "awaiting_repeat"
+    AWAITING_DUPLICATES = "awaiting_duplicates"
+    AWAITING_EARLIER = "awaiting_earlier"
+    AWAITING_EXPIRY = "awaiting_expiry"
+    AWAITING_HOLD = "awaiting_hold"
+    AWAITING_END = "awaiting_end"
+    AWAITING_ABSENCE = "awaiting_absence"
+    LISTING_INCOMPLETE = "listing_incomplete"
+    UNREACHABLE = "unreachable"
+    HELD = "held"
+    HELD_BY_RULE = "held_by_rule"
+    VANISHED = "vanished"
+    UNRECOGNIZED = "unrecognized"
+    UNEXPLAINED_STOP = "unexplained_stop"
+    GONE = "gone"
+    FOREIGN = "foreign"
+    UNMATCHED = "unmatched"
+    MOVED_BACK = "moved_back"
+
+
+FOR_A_PERSON = frozenset({
+    Reason.HELD_BY_RULE, Reason.VANISHED, Reason.UNRECOGNIZED, Reason.UNEXPLAINED_STOP, Reason.GONE, Reason.FOREIGN, Reason.UNMATCHED,
+})
+"""Waits that only a person ends."""
+
+CHOICE = frozenset({Reason.HELD_BY_RULE, Reason.VANISHED, Reason.UNRECOGNIZED, Reason.UNEXPLAINED_STOP})
+"""Waits that `release`, `resolve` or `cancel` ends: the newest run has ended and nobody has said what follows."""
+
+
+class Wait(Value):
+    """What the job waits for, as last shown; recomputed in every pass, never judged by."""
+
+    reason: Reason
+    text: str
+    since: datetime
+    object: str | None = None
+    """The object that it is about."""
+
+
+class Record(Value):
+    """All that is known and decided about one job."""
+
+    key: str
+    uid: str
+    """Random, new for every record; part of every object's name."""
+    scheduler: str
+    """The name of the cluster connection that it runs on."""
+    spec: Spec
+    plan: Plan
+    format: int = FORMAT
+    revision: int = 0
+    commit: str = ""
+    """The id of the commit that made this revision."""
+    submissions: tuple[Submission, ...] = ()
+    objects: tuple[Object, ...] = ()
+    calls: tuple[Call, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    budget: tuple[Spent, ...] = ()
+    intents: tuple[Intent, ...] = ()
+    outcome: Outcome | None = None
+    clear: Mark | None = None
+    settled: bool = False
+    wait: Wait | None = None
+
+    def __post_init__(self) -> None:
+        broken = next(_broken(self), None)
+        if broken is not None:
+            raise ValueError(f"job {self.key!r}: {broken}")
+
+    @property
+    def last(self) -> Submission | None:
+        return self.submissions[-1] if self.submissions else None
+
+    def object(self, id: str) -> Object | None:
+        return next((object for object in self.objects if object.id == id), None)
+
+    def of(self, submission: int) -> tuple[Object, ...]:
+        """The objects that one submission launched."""
+        return tuple(object for object in self.objects if object.submission == submission and not object.foreign)
+
+    def call(self, kind: Kind, object: str | None = None, run: int = 0, hold: int = 0) -> Call | None:
+        wanted = (kind, object, run, hold)
+        return next((call for call in self.calls if call.identity == wanted), None)
+
+    def spent(self, key: str) -> str | None:
+        """The rule that this end's unit was spent on."""
+        return next((unit.rule for unit in self.budget if unit.key == key), None)
+
+    def used(self, rule: str) -> int:
+        """Units of a rule's budget that are spent."""
+        return sum(unit.rule == rule for unit in self.budget)
+
+    def intent(self, key: str) -> Intent | None:
+        return next((intent for intent in self.intents if intent.key == key), None)
+
+    def names(self) -> tuple[str, ...]:
+        """The name of every object that a committed attempt may have made."""
+        return tuple(
+            object_name(self.uid, submission.number, attempt.number)
+            for submission in self.submissions
+            for attempt in submission.attempts
+        )
+
+
+def _broken(record: Record) -> Iterator[str]:
+    """What no record may be, in one sentence each."""
+    if not 1 <= len(record.key) <= KEY_LENGTH:
+        yield f"the key has {len(record.key)} characters; 1 to {KEY_LENGTH} are allowed"
+    if re.fullmatch(r"[0-9a-z]{8,32}", record.uid) is None:
+        yield f"the uid {record.uid!r} is not 8 to 32 digits and small letters"
+    if record.format != FORMAT:
+        yield f"it has format {record.format}; this version reads format {FORMAT}"
+    if [s.number for s in record.submissions] != list(range(1, len(record.submissions) + 1)):
+        yield "its submissions are not numbered 1, 2, ..."
+    for submission in record.submissions:
+        if [a.number for a in submission.attempts] != list(range(1, len(submission.attempts) + 1)):
+            yield f"the attempts of submission {submission.number} are not numbered 1, 2, ..."
+        if sum(not is_late(a) for a in submission.attempts) > ATTEMPTS:
+            yield f"submission {submission.number} has more than {ATTEMPTS} attempts"
+        chosen = record.object(submission.canonical) if submission.canonical else None
+        if submission.canonical and (chosen is None or chosen.foreign or chosen.submission != submission.number):
+            yield f"the canonical object of submission {submission.number} is not one of its objects"
+        if chosen is not None and chosen.retired:
+            yield f"the canonical object of submission {submission.number} is retired"
+    if twice(object.id for object in record.objects):
+        yield "an object is in it twice"
+    if twice(call.identity for call in record.calls):
+        yield "a call is in it twice"
+    if twice(unit.key for unit in record.budget):
+        yield "one end spent two units of budget"
+    if twice(intent.key for intent in record.intents):
+        yield "one end has two intents"
+    if record.outcome is not None and record.intents:
+        yield "it has an outcome and an intent"
+    if record.outcome is not None and any(not hold.lifted for hold in record.holds):
+        yield "it has an outcome and a hold"
+    if record.settled and record.outcome is None:
+        yield "it is settled without an outcome"
+
+
+def twice(values: Iterable[object]) -> bool:
+    """Whether a value comes twice."""
+    listed = list(values)
+    return len(set(listed)) != len(listed)
+
+
+def is_late(attempt: Attempt) -> bool:
+    """Whether the host refused the attempt as too late: it is not one of the three."""
+    return attempt.reply is not None and attempt.reply.answer is Answer.LATE
+
+
+def run_key(object: str, run: int) -> str:
+    """The budget key of the end of one run."""
+    return f"{object}/{run}"
+
+
+def submission_key(number: int) -> str:
+    """The budget key of a submission that ended without an object."""
+    return f"submission/{number}"
+
+
+class Tags(NamedTuple):
+    """What an object's name carries."""
+
+    uid: str
+    submission: int
+    attempt: int
+
+
+def object_name(uid: str, submission: int, attempt: int) -> str:
+    """The name of the object that an attempt makes.
+
+    >>> object_name("0f3a9c21b7d4e865", 2, 1)
+    'dispatch-0f3a9c21b7d4e865-2-1'
+    """
+    return f"dispatch-{uid}-{submission}-{attempt}"
+
+
+def read_name(name: str) -> Tags | None:
+    """What a name carries; None where it is not one of ours, or mangled."""
+    found = re.fullmatch(r"dispatch-([0-9a-z]{8,32})-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})", name)
+    return None if found is None else Tags(found[1], int(found[2]), int(found[3]))
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """The stored document: the same record, the same bytes."""
+    return _encoder.encode(record)
+
+
+def decode(document: bytes | str) -> Record:
+    """Read a stored document; raises UnreadableRecord for what this version does not know."""
+    try:
+        return _decoder.decode(document)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise UnreadableRecord(
+            f"a stored record cannot be read: {error}; it was left as it is; run the version of dispatch that wrote it"
+        ) from error

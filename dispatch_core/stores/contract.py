@@ -1,0 +1,90 @@
+"""What a database must offer: one record a job, changed only against the revision that was read.
+
+One rule: `commit` changes a record only if its revision is still the one that was read, in one statement, and adds the
+history row in the same transaction. A commit whose result is not known is read back by its id, never assumed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from dispatch_core.plan import Value
+from dispatch_core.record import Record
+
+
+class Lease(Value):
+    """A dated claim on a job: it spares others the work, and no promise rests on it."""
+
+    uid: str
+    owner: str
+    epoch: int
+    """Counted up each time somebody else takes the job; a commit that carries an older epoch is refused."""
+
+
+class Change(Value):
+    """One row of a job's history: one commit."""
+
+    revision: int
+    commit: str
+    at: datetime
+    """The store's clock."""
+    actor: str
+    """Who committed: `supervisor NAME`, `person NAME`, `evidence NAME`, ..."""
+    lines: tuple[str, ...]
+    """What changed, one plain sentence each."""
+
+
+class Listed(Value):
+    """One job in a list of jobs."""
+
+    record: Record
+    created: datetime
+    updated: datetime
+    """The store's clock, at the newest commit."""
+    owner: str | None
+    """Who holds its lease now; None: nobody, or the lease has run out."""
+
+
+class Store(Protocol):
+    """One database. Every method raises StoreUnavailable when it does not answer or has no tables of ours."""
+
+    async def create(self, record: Record, *, commit: str, actor: str, new: bool = False) -> Record:
+        """Write revision 1 of a job, or return the record that its key has already.
+
+        The same key, scheduler, spec and plan: the existing record, whatever its state. Another spec or plan: KeyTaken.
+        `new`: where the existing one is settled, the next record under the key (the old one stays readable by uid);
+        where it is not settled, KeyTaken. Racing creates of one key make one record.
+        """
+
+    async def read(self, key: str, uid: str | None = None) -> Record:
+        """The newest record under a key, or the one with this uid. Raises NotFound."""
+
+    async def commit(
+        self, record: Record, *, against: int, commit: str, actor: str, lines: tuple[str, ...], lease: Lease | None = None
+    ) -> Record:
+        """Write `record` as revision `against` + 1 if `against` is still the newest; returns it with revision and commit id.
+
+        Raises Conflict if something else was committed since; Displaced if `lease` is given and no longer the newest
+        epoch, checked in the same statement; CommitUnknown if the database broke off and reading back failed too.
+        """
+
+    async def list(
+        self, *, settled: bool | None = None, key_prefix: str = "", uids: frozenset[str] | None = None
+    ) -> list[Listed]:
+        """Jobs, newest change first; older records under a reused key only when asked for by uid."""
+
+    async def history(self, key: str, uid: str | None = None) -> list[Change]:
+        """Every commit of a job, oldest first. Raises NotFound."""
+
+    async def acquire(self, record: Record, owner: str, seconds: float) -> Lease:
+        """Claim a job for so long. The same owner claims it again at once, with a new epoch. Raises Owned."""
+
+    async def renew(self, lease: Lease, seconds: float) -> None:
+        """Claim it for so much longer. Raises Displaced if another has taken it."""
+
+    async def release(self, lease: Lease) -> None:
+        """Give it up; nothing happens if another has taken it."""
+
+    async def close(self) -> None:
+        """End the connections."""
