@@ -28,7 +28,7 @@ from dispatch_core.record import (
 )
 
 
-class Sighting(Value):
+class Sighting(Value, frozen=True):
     """One object as one listing shows it."""
 
     id: str
@@ -50,7 +50,7 @@ class Sighting(Value):
     """Host time of the run's last progress; never stored."""
 
 
-class Listing(Value):
+class Listing(Value, frozen=True):
     """One answer of a scheduler to "what have you got of this job"."""
 
     objects: tuple[Sighting, ...]
@@ -62,7 +62,7 @@ class Listing(Value):
     """Whether what it does not show was not there."""
 
 
-class StartReplied(Value):
+class StartReplied(Value, frozen=True):
     """What the Start of one attempt replied."""
 
     submission: int
@@ -70,7 +70,7 @@ class StartReplied(Value):
     reply: Reply
 
 
-class CallReplied(Value):
+class CallReplied(Value, frozen=True):
     """What one repetition of a call replied."""
 
     kind: Kind
@@ -81,7 +81,7 @@ class CallReplied(Value):
     reply: Reply
 
 
-class Seen(Value):
+class Seen(Value, frozen=True):
     """What one listing showed of one object."""
 
     sighting: Sighting
@@ -169,9 +169,7 @@ def _start_replied(record: Record, fact: StartReplied) -> Record:
     return msgspec.structs.replace(
         record,
         submissions=tuple(
-            msgspec.structs.replace(
-                s, attempts=tuple(told(a) if a.number == fact.attempt else a for a in s.attempts)
-            )
+            msgspec.structs.replace(s, attempts=tuple(told(a) if a.number == fact.attempt else a for a in s.attempts))
             if s.number == fact.submission
             else s
             for s in record.submissions

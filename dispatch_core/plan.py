@@ -61,14 +61,14 @@ RERUN_STANDS_FOR = (Cause.PREEMPTED, Cause.NODE_FAILURE)
 """What a scheduler that reran a job on its own, saying nothing, is taken to have met."""
 
 
-class Secret(Value):
+class Secret(Value, frozen=True):
     """Where a secret is read from when an object is started; the secret itself is never in a record."""
 
     source: Literal["variable", "file", "connection"]
     name: str
 
 
-class Spec(Value):
+class Spec(Value, frozen=True):
     """What one submission launches."""
 
     command: tuple[str, ...]
@@ -91,7 +91,7 @@ class Spec(Value):
     """What only one kind of scheduler knows; its adapter checks the names."""
 
 
-class Delay(Value):
+class Delay(Value, frozen=True):
     """How long to wait before the n-th use of a rule."""
 
     seconds: float = 0.0
@@ -110,7 +110,7 @@ class Delay(Value):
         return plain * (1.0 + self.jitter * draw)
 
 
-class Changes(Value):
+class Changes(Value, frozen=True):
     """How a resubmission differs from the submission that ended."""
 
     memory_factor: float = 1.0
@@ -141,7 +141,7 @@ class Changes(Value):
         )
 
 
-class When(Value):
+class When(Value, frozen=True):
     """What a rule matches; every condition that is given must hold. One of the last two makes it a timed rule."""
 
     cause: tuple[Cause, ...] = ()
@@ -160,7 +160,7 @@ class When(Value):
         return self.pending_longer_than_seconds is not None or self.no_progress_for_seconds is not None
 
 
-class Rule(Value):
+class Rule(Value, frozen=True):
     """One recovery rule."""
 
     name: str
@@ -176,7 +176,7 @@ class Rule(Value):
         return 1 if self.budget is None and self.do in AGAIN else self.budget
 
 
-class Plan(Value):
+class Plan(Value, frozen=True):
     """What to do when a run ends, or does not."""
 
     rules: tuple[Rule, ...] = ()
@@ -193,7 +193,7 @@ class Plan(Value):
         return next((rule for rule in self.rules if rule.name == name), None)
 
 
-class End(Value):
+class End(Value, frozen=True):
     """How one run ended, as the scheduler told it."""
 
     cause: Cause
@@ -252,7 +252,9 @@ def _spec_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
         value = getattr(spec, name)
         if value is not None and not 0 < value < float("inf"):
             yield ("spec", name), f"{name} is {value}; it must be above 0"
-    texts: list[tuple[tuple[str | int, ...], str]] = [(("spec", "command", i), part) for i, part in enumerate(spec.command)]
+    texts: list[tuple[tuple[str | int, ...], str]] = [
+        (("spec", "command", i), part) for i, part in enumerate(spec.command)
+    ]
     for field in ("environment", "secret_environment"):
         for name in getattr(spec, field):
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -316,7 +318,11 @@ def _condition_problems(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], str
     for cause in when.cause:
         if cause in NOT_MATCHABLE:
             yield ("when", "cause"), f"rule {name!r} can never match: no rule is asked about {cause!s}"
-    if when.exit_code and when.cause and set(when.cause) <= {Cause.COMPLETED, Cause.SIGNAL, Cause.REFUSED, Cause.NEVER_CREATED}:
+    if (
+        when.exit_code
+        and when.cause
+        and set(when.cause) <= {Cause.COMPLETED, Cause.SIGNAL, Cause.REFUSED, Cause.NEVER_CREATED}
+    ):
         if set(when.cause) != {Cause.COMPLETED} or set(when.exit_code) != {0}:
             yield ("when", "exit_code"), f"rule {name!r} can never match: such an end has no exit code of its own"
     if when.signal and when.exit_code:
@@ -334,8 +340,14 @@ def _covers(above: When, below: When) -> bool:
     """Whether all that `below` matches is matched by `above`: each condition of `above` is as wide, or not there."""
     return (
         above.timed == below.timed
-        and all(not mine or (theirs and set(theirs) <= set(mine)) for mine, theirs in (
-            (above.cause, below.cause), (above.exit_code, below.exit_code), (above.signal, below.signal)))
+        and all(
+            not mine or (theirs and set(theirs) <= set(mine))
+            for mine, theirs in (
+                (above.cause, below.cause),
+                (above.exit_code, below.exit_code),
+                (above.signal, below.signal),
+            )
+        )
         and (above.message is None or above.message == below.message)
         and (above.shorter_than_seconds is None or _as_wide(below.shorter_than_seconds, above.shorter_than_seconds))
         and _as_wide(above.pending_longer_than_seconds, below.pending_longer_than_seconds)

@@ -54,21 +54,21 @@ class Answer(StrEnum):
     """It may have happened."""
 
 
-class Reply(Value):
+class Reply(Value, frozen=True):
     """The answer to one call; for a Start that is done, `text` is the new object's id."""
 
     answer: Answer
     text: str = ""
 
 
-class Mark(Value):
+class Mark(Value, frozen=True):
     """Host times of the first and the second complete listing in a row that showed the same absence."""
 
     first: datetime
     second: datetime | None = None
 
 
-class Attempt(Value):
+class Attempt(Value, frozen=True):
     """One Start, committed before it was sent."""
 
     number: int
@@ -80,7 +80,7 @@ class Attempt(Value):
     """A person said that it never made an object."""
 
 
-class Submission(Value):
+class Submission(Value, frozen=True):
     """One authorized launch."""
 
     number: int
@@ -92,7 +92,7 @@ class Submission(Value):
     """The id of the one object that counts; chosen once."""
 
 
-class RunEnd(Value):
+class RunEnd(Value, frozen=True):
     """The end of one run of an object."""
 
     run: int
@@ -100,7 +100,7 @@ class RunEnd(Value):
     end: End
 
 
-class Object(Value):
+class Object(Value, frozen=True):
     """A thing that exists, or existed, on the scheduler."""
 
     id: str
@@ -142,7 +142,7 @@ class Kind(StrEnum):
     REQUEUE = "requeue"
 
 
-class Call(Value):
+class Call(Value, frozen=True):
     """All repetitions of one call: a kind, an object, a run of it and, for hold and release, a hold instance."""
 
     kind: Kind
@@ -165,7 +165,7 @@ class Call(Value):
         return (self.kind, self.object, self.run, self.hold)
 
 
-class Hold(Value):
+class Hold(Value, frozen=True):
     """One hold instance: a person or a timed rule asks that the job does not start (yet)."""
 
     number: int
@@ -174,14 +174,14 @@ class Hold(Value):
     lifted: bool = False
 
 
-class Spent(Value):
+class Spent(Value, frozen=True):
     """One unit of budget: the end that spent it, and the rule that it was spent on."""
 
     key: str
     rule: str
 
 
-class Intent(Value):
+class Intent(Value, frozen=True):
     """A resubmit or requeue that is decided and not yet carried out."""
 
     key: str
@@ -200,7 +200,7 @@ class Result(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Outcome(Value):
+class Outcome(Value, frozen=True):
     """How the job ended."""
 
     result: Result
@@ -251,16 +251,24 @@ class Reason(StrEnum):
     MOVED_BACK = "moved_back"
 
 
-FOR_A_PERSON = frozenset({
-    Reason.HELD_BY_RULE, Reason.VANISHED, Reason.UNRECOGNIZED, Reason.UNEXPLAINED_STOP, Reason.GONE, Reason.FOREIGN, Reason.UNMATCHED,
-})
+FOR_A_PERSON = frozenset(
+    {
+        Reason.HELD_BY_RULE,
+        Reason.VANISHED,
+        Reason.UNRECOGNIZED,
+        Reason.UNEXPLAINED_STOP,
+        Reason.GONE,
+        Reason.FOREIGN,
+        Reason.UNMATCHED,
+    }
+)
 """Waits that only a person ends."""
 
 CHOICE = frozenset({Reason.HELD_BY_RULE, Reason.VANISHED, Reason.UNRECOGNIZED, Reason.UNEXPLAINED_STOP})
 """Waits that `release`, `resolve` or `cancel` ends: the newest run has ended and nobody has said what follows."""
 
 
-class Wait(Value):
+class Wait(Value, frozen=True):
     """What the job waits for, as last shown; recomputed in every pass, never judged by."""
 
     reason: Reason
@@ -270,7 +278,7 @@ class Wait(Value):
     """The object that it is about."""
 
 
-class Record(Value):
+class Record(Value, frozen=True):
     """All that is known and decided about one job."""
 
     key: str

@@ -16,7 +16,7 @@ from dispatch_core.plan import Spec, Value
 from dispatch_core.record import Record, Reply, State, read_name
 
 
-class Bounds(Value):
+class Bounds(Value, frozen=True):
     """Times that a cluster declares, all in seconds, all by the scheduler host's clock."""
 
     call_seconds: float
@@ -32,7 +32,7 @@ class Bounds(Value):
     """A job with nothing else to wait for is looked at this often."""
 
 
-class Capabilities(Value):
+class Capabilities(Value, frozen=True):
     """What a cluster can do, asked of the cluster."""
 
     requeues: bool = False
@@ -41,7 +41,7 @@ class Capabilities(Value):
     """It does so only once the gate was shut behind the running run."""
 
 
-class Job(Value):
+class Job(Value, frozen=True):
     """What a listing needs to know of a job."""
 
     key: str
@@ -60,7 +60,7 @@ class Job(Value):
         return mine or sighting.id in self.known or (sighting.key == self.key and sighting.state is not State.ENDED)
 
 
-class Target(Value):
+class Target(Value, frozen=True):
     """The object and the run of it that a call means; the host compares both before it acts."""
 
     id: str
@@ -68,7 +68,7 @@ class Target(Value):
     run: int
 
 
-class Launch(Value):
+class Launch(Value, frozen=True):
     """What one Start makes: the object's name carries uid, submission and attempt."""
 
     key: str

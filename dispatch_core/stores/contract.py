@@ -13,7 +13,7 @@ from dispatch_core.plan import Value
 from dispatch_core.record import Record
 
 
-class Lease(Value):
+class Lease(Value, frozen=True):
     """A dated claim on a job: it spares others the work, and no promise rests on it."""
 
     uid: str
@@ -22,7 +22,7 @@ class Lease(Value):
     """Counted up each time somebody else takes the job; a commit that carries an older epoch is refused."""
 
 
-class Change(Value):
+class Change(Value, frozen=True):
     """One row of a job's history: one commit."""
 
     revision: int
@@ -35,7 +35,7 @@ class Change(Value):
     """What changed, one plain sentence each."""
 
 
-class Listed(Value):
+class Listed(Value, frozen=True):
     """One job in a list of jobs."""
 
     record: Record
@@ -61,7 +61,14 @@ class Store(Protocol):
         """The newest record under a key, or the one with this uid. Raises NotFound."""
 
     async def commit(
-        self, record: Record, *, against: int, commit: str, actor: str, lines: tuple[str, ...], lease: Lease | None = None
+        self,
+        record: Record,
+        *,
+        against: int,
+        commit: str,
+        actor: str,
+        lines: tuple[str, ...],
+        lease: Lease | None = None,
     ) -> Record:
         """Write `record` as revision `against` + 1 if `against` is still the newest; returns it with revision and commit id.
 
@@ -69,7 +76,7 @@ class Store(Protocol):
         epoch, checked in the same statement; CommitUnknown if the database broke off and reading back failed too.
         """
 
-    async def list(
+    async def jobs(
         self, *, settled: bool | None = None, key_prefix: str = "", uids: frozenset[str] | None = None
     ) -> list[Listed]:
         """Jobs, newest change first; older records under a reused key only when asked for by uid."""
