@@ -32,7 +32,7 @@ class Sighting(Value, frozen=True):
     """One object as one listing shows it."""
 
     id: str
-    """The object's identity, never another's: where a scheduler gives its ids to others later, the name is part of it."""
+    """The object's identity, never another's: where a scheduler gives its ids to others later, the name is in it."""
     name: str
     """As the scheduler has it: a mangled one makes the object foreign, it never raises."""
     key: str

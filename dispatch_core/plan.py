@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -318,13 +318,9 @@ def _condition_problems(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], str
     for cause in when.cause:
         if cause in NOT_MATCHABLE:
             yield ("when", "cause"), f"rule {name!r} can never match: no rule is asked about {cause!s}"
-    if (
-        when.exit_code
-        and when.cause
-        and set(when.cause) <= {Cause.COMPLETED, Cause.SIGNAL, Cause.REFUSED, Cause.NEVER_CREATED}
-    ):
-        if set(when.cause) != {Cause.COMPLETED} or set(when.exit_code) != {0}:
-            yield ("when", "exit_code"), f"rule {name!r} can never match: such an end has no exit code of its own"
+    codeless = {Cause.COMPLETED, Cause.SIGNAL, Cause.REFUSED, Cause.NEVER_CREATED}
+    if when.exit_code and when.cause and set(when.cause) <= codeless:
+        yield ("when", "exit_code"), f"rule {name!r} can never match: such an end has no exit code but 0"
     if when.signal and when.exit_code:
         yield ("when", "signal"), f"rule {name!r} can never match: a run ends by a signal or with an exit code"
     if Cause.COMPLETED in when.cause and rule.do is not Action.SUCCEED:

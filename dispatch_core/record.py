@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from dispatch_core.errors import UnreadableRecord
-from dispatch_core.plan import Action, Cause, End, Plan, Spec, Value
+from dispatch_core.plan import AGAIN, Action, Cause, End, Plan, Spec, Value
 
 FORMAT = 1
 """The format that this version writes. It reads every format from 1 on."""
@@ -185,7 +185,8 @@ class Intent(Value, frozen=True):
     """A resubmit or requeue that is decided and not yet carried out."""
 
     key: str
-    do: Literal[Action.RESUBMIT, Action.REQUEUE]
+    do: Action
+    """Resubmit or requeue."""
     rule: str
     cause: Cause | None
     """What it was decided for; None: a timed rule, before any end."""
@@ -371,6 +372,8 @@ def _broken(record: Record) -> Iterator[str]:
         yield "one end spent two units of budget"
     if twice(intent.key for intent in record.intents):
         yield "one end has two intents"
+    if any(intent.do not in AGAIN for intent in record.intents):
+        yield "an intent neither resubmits nor requeues"
     if record.outcome is not None and record.intents:
         yield "it has an outcome and an intent"
     if record.outcome is not None and any(not hold.lifted for hold in record.holds):

@@ -96,7 +96,8 @@ class Adapter(Protocol):
         """A listing that began after this was called. Raises SchedulerUnavailable."""
 
     async def everything(self) -> Listing:
-        """Every object on the cluster that carries our tag, whatever its job: the janitor's. Raises SchedulerUnavailable."""
+        """Every object on the cluster that carries our tag, whatever its job, for the janitor. Raises
+        SchedulerUnavailable."""
 
     async def start(self, launch: Launch, secrets: Mapping[str, str], deadline: datetime) -> Reply:
         """Create one object, gated. `DONE` carries its id. The secrets are handed over by a file that only the run's

@@ -70,7 +70,7 @@ class Store(Protocol):
         lines: tuple[str, ...],
         lease: Lease | None = None,
     ) -> Record:
-        """Write `record` as revision `against` + 1 if `against` is still the newest; returns it with revision and commit id.
+        """Write `record` as revision `against` + 1 if `against` is still the newest; returns it with both numbers set.
 
         Raises Conflict if something else was committed since; Displaced if `lease` is given and no longer the newest
         epoch, checked in the same statement; CommitUnknown if the database broke off and reading back failed too.
