@@ -28,6 +28,31 @@ from dispatch_core.record import (
 )
 
 
+class Bounds(Value, frozen=True):
+    """Times that a cluster declares, all in seconds, all by the scheduler host's clock."""
+
+    call_seconds: float
+    """The longest that a call which has started can take to land: a call has expired this long after its deadline."""
+    window_seconds: float
+    """A new call's deadline lies this long after the end of the listing that it was decided on: room for the commit and
+    for the longest call."""
+    absence_seconds: float = 60.0
+    """What complete listings in a row must span before anything missing from them is gone."""
+    repeat_seconds: float = 10.0
+    """The delay before the first repetition of a call; it doubles from there to ten minutes."""
+    resync_seconds: float = 60.0
+    """A job with nothing else to wait for is looked at this often."""
+
+
+class Capabilities(Value, frozen=True):
+    """What a cluster can do, asked of the cluster."""
+
+    requeues: bool = False
+    """A requeued object comes back gated."""
+    shuts: bool = False
+    """It does so only once the gate was shut behind the running run."""
+
+
 class Sighting(Value, frozen=True):
     """One object as one listing shows it."""
 

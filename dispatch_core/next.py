@@ -1,0 +1,497 @@
+"""One decision: from a record and a listing that began after it was read, what to commit, what may be sent, when to ask
+again, and why. A pure function of its arguments.
+
+House rules:
+- One question after another, in the order of `decide` and `_pursue`. The `if`s are here; helpers answer one question.
+- What rests on absence asks a complete listing; what rests on a listed object may go on without.
+- A call is drafted with its row (`turn`), so nothing is sent that was not committed first.
+- The Open is the only call of its commit, and that commit decides nothing else but the choice of the canonical object.
+- One end of one run spends at most one unit of budget; an intent for a run is carried out whatever ended the run.
+
+The order:
+1. settled: nothing but sweeping (`settle`)            6. did the newest run end? (recover)
+2. an outcome: close (`settle`)                         7. is it pending, or without progress, for too long?
+3. no submission: authorize the first                   8. is a hold to be placed, or released?
+4. no canonical object: choose one, or attempt again    9. the gate (`gate`): open it, or say what is false
+5. retire and stop everything else
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from dispatch_core import gate, settle
+from dispatch_core.evidence import Sighting, is_news
+from dispatch_core.find import Observed
+from dispatch_core.plan import AGAIN, DEFAULTS, NEVER_RAN, NO_RULE, Action, Cause, End, Rule, matches
+from dispatch_core.record import (
+    ATTEMPTS,
+    BEFORE_THE_RUN,
+    Answer,
+    Attempt,
+    Intent,
+    Kind,
+    Object,
+    Reason,
+    Record,
+    Result,
+    State,
+    Submission,
+    Wait,
+    is_late,
+    run_key,
+    submission_key,
+)
+from dispatch_core.turn import INSTANT, Decision, Note, Turn
+
+UNREACHABLE_WAKE_SECONDS = 5.0
+"""How long to wait before a scheduler that did not answer is asked again."""
+
+
+def decide(read: Record, observed: Observed) -> Decision:
+    """What one pass decides, from the record as it was read and the listing that began after that.
+
+    `observed.record` is `read` with the listing's evidence, and the replies that its supervisor holds, merged into it.
+    """
+    turn = Turn(read, observed)
+    if turn.record.settled:
+        settle.sweep(turn)
+    elif turn.record.outcome is not None:
+        turn.mark_missing()
+        settle.close(turn)
+    else:
+        _pursue(turn)
+    return turn.decision()
+
+
+def unreachable(read: Record, merged: Record, at: datetime, why: str) -> Decision:
+    """What a pass decides without a listing: nothing, but the record says since when nothing is known.
+
+    `merged` is `read` with the replies that its supervisor holds; `at` is the supervisor's own clock, shown only.
+    """
+    note = Note(reason=Reason.UNREACHABLE, text=f"the scheduler does not answer: {why}")
+    if not merged.settled and (merged.wait is None or merged.wait.reason is not Reason.UNREACHABLE):
+        merged = replace(merged, wait=Wait(reason=note.reason, text=note.text, since=at))
+    record = merged if is_news(read, merged) else None
+    return Decision(record=record, calls=(), wake_seconds=UNREACHABLE_WAKE_SECONDS, notes=(note,))
+
+
+def _pursue(turn: Turn) -> None:
+    last = turn.record.last
+    if last is None:
+        if turn.observed.listing.complete:
+            turn.authorize("first", turn.record.spec)
+        else:
+            turn.note(Reason.LISTING_INCOMPLETE, "the listing is not complete: nothing is started on it")
+        return
+    wanted = next((hold for hold in turn.record.holds if not hold.lifted), None)
+    if wanted is not None:
+        turn.note(Reason.HELD, f"held by {wanted.asked_by}: {wanted.reason}")
+    settle.foreign(turn)
+    turn.mark_missing()
+    if last.canonical is None:
+        _choose(turn, last)
+    _retire(turn)
+    object = _canonical(turn)
+    if object is not None:
+        _judge(turn, object)
+    if turn.record.outcome is not None:
+        settle.first_clear(turn)
+        return
+    if object is None or turn.record.submissions[-1].number != last.number:
+        return
+    sighting = turn.observed.sighting(object.id)
+    if sighting is None or turn.observed.is_moved_back(object):
+        return
+    _out_of_time(turn, object, sighting)
+    if turn.record.outcome is None:
+        _place_holds(turn, object, sighting)
+        _open(turn, object, sighting)
+
+
+def _canonical(turn: Turn) -> Object | None:
+    last = turn.record.submissions[-1]
+    return turn.record.object(last.canonical) if last.canonical else None
+
+
+# --- 4. the canonical object, or one more attempt
+
+
+def _choose(turn: Turn, last: Submission) -> None:
+    observed = turn.observed
+    if not observed.listing.complete:
+        turn.note(Reason.LISTING_INCOMPLETE, "the listing is not complete: nothing is chosen or started on it")
+        return
+    candidates = sorted(
+        (o for o in turn.record.of(last.number) if observed.sighting(o.id) and not o.retired),
+        key=lambda o: (o.attempt, o.id, o.first_seen),
+    )
+    if candidates:
+        turn.choose(last, candidates[0])
+        turn.note(Reason.CHOSEN, f"{candidates[0].id} is canonical for submission {last.number}", candidates[0].id)
+        obsolete = turn.record.intent(submission_key(last.number))
+        if obsolete is not None:
+            turn.drop(obsolete)
+        return
+    end = observed.end_without_object(last)
+    if last.attempts and end is not None:
+        _judge_end(turn, submission_key(last.number), end, None)
+    else:
+        _attempt_again(turn, last)
+
+
+def _attempt_again(turn: Turn, last: Submission) -> None:
+    """None of its objects is listed: wait for the newest attempt's reply or object, or attempt once more (G5)."""
+    observed = turn.observed
+    if not last.attempts:
+        turn.attempt(last)
+        return
+    newest = last.attempts[-1]
+    name = f"attempt {newest.number} of submission {last.number}"
+    answer = newest.reply.answer if newest.reply is not None else None
+    counted = sum(not is_late(a) for a in last.attempts)
+    if answer is None and observed.began <= newest.deadline:
+        turn.note(Reason.AWAITING_START, f"{name} has not replied", until=newest.deadline + INSTANT)
+    elif answer is Answer.REFUSED or counted >= ATTEMPTS or not _may_repeat(observed, last, newest):
+        _await_absence(turn, last)
+    else:
+        again = observed.repeat_at(newest.committed, newest.number)
+        if observed.began < again:
+            turn.note(Reason.AWAITING_REPEAT, f"{name} made no object that is listed", until=again)
+        else:
+            turn.attempt(last)
+
+
+def _may_repeat(observed: Observed, last: Submission, newest: Attempt) -> bool:
+    """An attempt that replied with an object is repeated only once that object is known to be absent."""
+    created = newest.reply is not None and newest.reply.answer is Answer.DONE
+    return not created or observed.is_absent(last, newest)
+
+
+def _await_absence(turn: Turn, last: Submission) -> None:
+    """Count the listings in which an expired attempt has no object; under `manual` a person says so."""
+    observed = turn.observed
+    rows = []
+    for attempt in last.attempts:
+        name = f"attempt {attempt.number} of submission {last.number}"
+        mark = attempt.missing
+        if observed.is_unmatched(last, attempt):
+            expiry = observed.expiry(attempt.deadline)
+            if not observed.expired(attempt.deadline):
+                turn.note(Reason.AWAITING_EXPIRY, f"{name} can still land", until=expiry + INSTANT)
+            elif turn.record.plan.unmatched == "manual":
+                turn.note(Reason.UNMATCHED, f"{name} may have made an object; say that it did not")
+            else:
+                mark = turn.counted(mark, expiry)
+                until = observed.ripe(mark) + INSTANT if mark is not None else None
+                turn.note(Reason.AWAITING_ABSENCE, f"{name} has no object; absence is being counted", until=until)
+        rows.append(attempt if mark == attempt.missing else replace(attempt, missing=mark))
+    if tuple(rows) != last.attempts:
+        turn.change_submission(replace(last, attempts=tuple(rows)))
+
+
+# --- 5. everything but the canonical objects
+
+
+def _retire(turn: Turn) -> None:
+    """Retire every other object, for good (G7); stop each that lives, and an earlier canonical one that runs again."""
+    canonical = {s.canonical for s in turn.record.submissions}
+    newest = turn.record.submissions[-1]
+    for object in turn.observed.ours():
+        decided = object.submission < newest.number or newest.canonical is not None
+        if object.id not in canonical and decided and not object.retired and turn.observed.listing.complete:
+            turn.change_object(replace(object, retired=True))
+        current = turn.record.object(object.id) or object
+        if current.retired:
+            settle.stop(turn, current, "it is retired")
+        elif object.submission < newest.number and object.id in canonical:
+            settle.stop(turn, current, f"submission {newest.number} took its place")
+
+
+# --- 6. the end of a run
+
+
+def _judge(turn: Turn, object: Object) -> None:
+    observed = turn.observed
+    if observed.is_moved_back(object):
+        turn.note(Reason.MOVED_BACK, f"{object.id} is listed in a run that had ended", object.id)
+        return
+    end = observed.newest_end(object)
+    if end is not None and end.cause is Cause.COMPLETED:
+        turn.end_job(Result.SUCCEEDED, end, NO_RULE)
+        return
+    for run in range(1, object.run):
+        _judge_rerun(turn, object, run)
+        if turn.record.outcome is not None or turn.record.intent(run_key(object.id, run)) is not None:
+            return
+        if turn.record.submissions[-1].canonical != object.id:
+            return
+    key = run_key(object.id, object.run)
+    if end is not None:
+        _judge_end(turn, key, end, object)
+        return
+    sighting = observed.sighting(object.id)
+    early = observed.end_of(object, object.run)
+    if sighting is not None and sighting.state is State.ENDING and early is not None:
+        _judge_early(turn, key, early, object)
+    elif observed.is_missing(object):
+        turn.note(Reason.AWAITING_ABSENCE, f"{object.id} is not listed, and not yet known to be gone", object.id)
+
+
+def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
+    """A run that another run of the same object followed: ours by a requeue, or the scheduler's own."""
+    key = run_key(object.id, run)
+    intent = turn.record.intent(key)
+    if intent is not None:
+        if intent.do is Action.REQUEUE:
+            turn.drop(intent)
+        else:
+            _carry_out(turn, intent, None)
+        return
+    if turn.record.spent(key) is not None:
+        return
+    end = turn.observed.end_of(object, run) or End(cause=Cause.RERUN, message="the scheduler ran it again on its own")
+    rule = _rule(turn.record, end)
+    if rule is not None and rule.do in AGAIN:
+        turn.spend(key, rule.name)
+        turn.note(Reason.RECOVERING, f"run {run} ended ({end.cause}), rule {rule.name}: run {run + 1} is it", object.id)
+        return
+    if rule is not None:
+        turn.spend(key, rule.name)
+    succeeded = end.cause is Cause.COMPLETED or (rule is not None and rule.do is Action.SUCCEED)
+    turn.end_job(Result.SUCCEEDED if succeeded else Result.FAILED, end, rule.name if rule else NO_RULE)
+
+
+def _judge_early(turn: Turn, key: str, end: End, object: Object) -> None:
+    """The cause is known while the run is still ending: spend, and authorize a resubmit; nothing else (G9)."""
+    intent = turn.record.intent(key)
+    rule = None
+    if intent is None and turn.record.spent(key) is None:
+        rule = _rule(turn.record, end)
+        if rule is not None and rule.do in AGAIN:
+            intent = _spend(turn, key, rule, end)
+    if intent is not None and intent.do is Action.RESUBMIT:
+        _carry_out(turn, intent, object)
+    else:
+        turn.note(Reason.AWAITING_END, f"{object.id} is ending ({end.cause})", object.id)
+
+
+def _judge_end(turn: Turn, key: str, end: End, object: Object | None) -> None:
+    """What follows an end: the intent made for it, what its unit was spent on, the plan's rule, or the default."""
+    record = turn.record
+    name = object.id if object is not None else f"submission {record.submissions[-1].number}"
+    intent, spent = record.intent(key), record.spent(key)
+    if intent is not None:
+        if end.cause is Cause.VANISHED and intent.cause is not Cause.VANISHED:
+            turn.drop(intent)
+            turn.note(Reason.VANISHED, f"{name} is gone without an end, and its unit of budget is spent", name)
+        else:
+            _carry_out(turn, intent, object)
+        return
+    if spent is not None:
+        reason = Reason.VANISHED if end.cause is Cause.VANISHED else Reason.HELD_BY_RULE
+        turn.note(reason, f"{name} ended ({end.cause}) and rule {spent} leaves what follows to a person", name)
+        return
+    if end.cause is Cause.STOPPED:
+        turn.note(Reason.UNEXPLAINED_STOP, f"{name} was stopped by us, and nothing says what for", name)
+        return
+    rule = _never_ran(turn, end, object) or _rule(record, end)
+    action = rule.do if rule is not None else DEFAULTS.get(end.cause, Action.FAIL)
+    by = rule.name if rule is not None else NO_RULE
+    if rule is not None and action in AGAIN:
+        _carry_out(turn, _spend(turn, key, rule, end), object)
+    elif action is Action.HOLD:
+        if rule is not None:
+            turn.spend(key, rule.name)
+        turn.note(_held_for(end, rule), f"{name} ended ({end.cause}): {by} leaves what follows to a person", name)
+    else:
+        if rule is not None:
+            turn.spend(key, rule.name)
+        turn.end_job(Result.SUCCEEDED if action is Action.SUCCEED else Result.FAILED, end, by)
+
+
+def _held_for(end: End, rule: Rule | None) -> Reason:
+    if rule is not None:
+        return Reason.HELD_BY_RULE
+    return Reason.VANISHED if end.cause is Cause.VANISHED else Reason.UNRECOGNIZED
+
+
+def _rule(record: Record, end: End) -> Rule | None:
+    """The first rule that matches and has budget left."""
+    return next((rule for rule in record.plan.rules if matches(rule.when, end) and _has_budget(record, rule)), None)
+
+
+def _has_budget(record: Record, rule: Rule) -> bool:
+    return rule.limit is None or record.used(rule.name) < rule.limit
+
+
+def _never_ran(turn: Turn, end: End, object: Object | None) -> Rule | None:
+    """The built-in rule for an object that is gone and cannot have run."""
+    if object is None or end.cause is not Cause.VANISHED or not turn.observed.never_opened(object):
+        return None
+    return NEVER_RAN if _has_budget(turn.record, NEVER_RAN) else None
+
+
+def _spend(turn: Turn, key: str, rule: Rule, end: End | None) -> Intent:
+    """Spend one unit, and intend what the rule says (G3)."""
+    delay = rule.delay.before(turn.record.used(rule.name) + 1, f"{turn.record.uid} {key}")
+    intent = Intent(
+        key=key,
+        do=rule.do,
+        rule=rule.name,
+        cause=end.cause if end is not None else None,
+        not_before=turn.observed.listing.ended + timedelta(seconds=delay),
+    )
+    turn.spend(key, rule.name)
+    turn.intend(intent)
+    turn.note(Reason.RECOVERING, f"{key} ended ({intent.cause or 'too slow'}): rule {rule.name} will {rule.do}")
+    return intent
+
+
+def _carry_out(turn: Turn, intent: Intent, object: Object | None) -> None:
+    """Resubmit or requeue, once its time has come."""
+    if turn.observed.listing.ended < intent.not_before:
+        turn.note(Reason.AWAITING_DELAY, f"{intent.do} for {intent.key} waits for its delay", until=intent.not_before)
+    elif intent.do is Action.REQUEUE and object is not None and _can_requeue(turn, object):
+        _requeue(turn, intent, object)
+    elif not turn.observed.listing.complete:
+        turn.note(Reason.LISTING_INCOMPLETE, "the listing is not complete: nothing is submitted on it")
+    else:
+        last = turn.record.submissions[-1]
+        rule = turn.record.plan.rule(intent.rule) or NEVER_RAN
+        turn.drop(intent)
+        turn.authorize(intent.key, rule.changes.apply(last.spec, object.nodes if object is not None else ()))
+
+
+def _can_requeue(turn: Turn, object: Object) -> bool:
+    """Whether it can come back gated: listed ended, and not refused before; what was purged is resubmitted."""
+    row = turn.record.call(Kind.REQUEUE, object.id, object.run)
+    refused = row is not None and row.reply is not None and row.reply.answer is Answer.REFUSED
+    listed = turn.observed.sighting(object.id) is not None or not turn.observed.listing.complete
+    return turn.observed.capabilities.requeues and not refused and listed
+
+
+def _requeue(turn: Turn, intent: Intent, object: Object) -> None:
+    sighting = turn.observed.sighting(object.id)
+    if sighting is None or sighting.state is not State.ENDED or sighting.run != object.run:
+        turn.note(Reason.AWAITING_END, f"{object.id} is requeued once it is listed ended", object.id)
+        return
+    unexpired = turn.observed.unexpired(Kind.STOP, Kind.REQUEUE, object=object.id)
+    if unexpired:
+        until = max(turn.observed.expiry(call.deadline) for call in unexpired) + INSTANT
+        text = f"{object.id} is requeued once no earlier stop or requeue of it can land"
+        turn.note(Reason.AWAITING_EXPIRY, text, object.id, until=until)
+        return
+    note = Note(reason=Reason.RECOVERING, text=f"requeue {object.id}: rule {intent.rule}", object=object.id)
+    turn.send(Kind.REQUEUE, object.id, object.run, why=note)
+
+
+# --- 7. timed rules
+
+
+def _out_of_time(turn: Turn, object: Object, sighting: Sighting) -> None:
+    key = run_key(object.id, sighting.run)
+    intent = turn.record.intent(key)
+    if intent is not None:
+        if intent.cause is None:
+            settle.stop(turn, object, f"rule {intent.rule} will {intent.do}")
+        return
+    if turn.record.spent(key) is not None:
+        return
+    for rule, text in _due(turn, object, sighting):
+        end = End(cause=Cause.DEADLINE, message=text)
+        if rule.do in AGAIN:
+            _spend(turn, key, rule, None)
+            settle.stop(turn, object, text)
+        elif rule.do is Action.HOLD:
+            turn.spend(f"{key}/hold", rule.name)
+            turn.ask_hold(rule.name, text)
+        else:
+            turn.spend(key, rule.name)
+            turn.end_job(Result.SUCCEEDED if rule.do is Action.SUCCEED else Result.FAILED, end, rule.name)
+        return
+
+
+def _due(turn: Turn, object: Object, sighting: Sighting) -> Iterator[tuple[Rule, str]]:
+    """The timed rules that are due, in order; those that are not yet due set the alarm."""
+    opened = turn.record.call(Kind.OPEN, object.id, sighting.run)
+    for rule in turn.record.plan.rules:
+        pending, silent = rule.when.pending_longer_than_seconds, rule.when.no_progress_for_seconds
+        if not _has_budget(turn.record, rule):
+            continue
+        if rule.do is Action.HOLD and turn.record.spent(f"{run_key(object.id, sighting.run)}/hold") is not None:
+            continue
+        if pending is not None and sighting.state is State.PENDING and opened is not None:
+            since, limit, what = opened.committed, pending, "pending"
+        elif silent is not None and sighting.state is State.RUNNING and sighting.progress is not None:
+            since, limit, what = sighting.progress, silent, "without progress"
+        else:
+            continue
+        due = since + timedelta(seconds=limit)
+        if turn.observed.began > due:
+            yield rule, f"it is {what} for longer than {limit:g} s"
+        else:
+            turn.wake(due + INSTANT)
+
+
+# --- 8. holds
+
+
+def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
+    """Place what is asked for on an object that has not started; release what is not asked for any more and is ours."""
+    wanted = [hold for hold in turn.record.holds if not hold.lifted]
+    if sighting.state not in BEFORE_THE_RUN:
+        return
+    if not wanted:
+        ours = [c.hold for c in turn.record.calls if (c.kind, c.object, c.run) == (Kind.HOLD, object.id, sighting.run)]
+        if ours and sighting.hold:
+            note = Note(reason=Reason.RELEASING, text=f"release the hold on {object.id}", object=object.id)
+            turn.send(Kind.RELEASE, object.id, sighting.run, max(ours), why=note)
+        return
+    if sighting.hold:
+        return
+    number = wanted[0].number
+    earlier = [c for c in turn.observed.unexpired(Kind.HOLD, Kind.RELEASE, object=object.id) if c.hold != number]
+    if earlier:
+        until = max(turn.observed.expiry(call.deadline) for call in earlier) + INSTANT
+        turn.note(Reason.AWAITING_EXPIRY, f"an earlier hold or release of {object.id} can still land", until=until)
+        return
+    note = Note(reason=Reason.HOLDING, text=f"hold {object.id}: {wanted[0].reason}", object=object.id)
+    turn.send(Kind.HOLD, object.id, sighting.run, number, why=note)
+
+
+# --- 9. the gate
+
+
+def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
+    if sighting.state is not State.GATED:
+        _shut_behind(turn, object, sighting)
+        reason = Reason.RUNNING if sighting.state is State.RUNNING else Reason.QUEUED
+        turn.note(reason, f"{object.id} is {sighting.state}", object.id)
+        return
+    false = [c for c in gate.conditions(turn.record, turn.observed, object) if not c.holds]
+    for condition in false:
+        turn.note(condition.reason, f"the gate of {object.id} is shut: {condition.text}", condition.object)
+    if false:
+        return
+    if turn.decided:
+        turn.again()
+        return
+    turn.send(
+        Kind.OPEN, object.id, sighting.run, why=Note(reason=Reason.OPENED, text=f"open {object.id}", object=object.id)
+    )
+
+
+def _shut_behind(turn: Turn, object: Object, sighting: Sighting) -> None:
+    """Shut the gate behind a running run, where a requeue would else come back open (G1)."""
+    if not (turn.observed.capabilities.shuts and turn.record.plan.requeues and sighting.state is State.RUNNING):
+        return
+    row = turn.record.call(Kind.SHUT, object.id, sighting.run)
+    if row is None or row.reply is None or row.reply.answer is not Answer.DONE:
+        note = Note(
+            reason=Reason.SHUTTING, text=f"shut the gate behind run {sighting.run} of {object.id}", object=object.id
+        )
+        turn.send(Kind.SHUT, object.id, sighting.run, why=note)
