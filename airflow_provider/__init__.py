@@ -1,0 +1,1 @@
+"""The Airflow side of dispatch: the provider that Airflow discovers by entry point."""
