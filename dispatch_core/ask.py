@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from dispatch_core.errors import BadInput
 from dispatch_core.plan import Value
+from dispatch_core.reasons import CHOICE, Reason
 from dispatch_core.record import (
-    CHOICE,
     Hold,
     Outcome,
-    Reason,
     Record,
     Result,
     Submission,

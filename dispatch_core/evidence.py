@@ -8,7 +8,7 @@ retires and settles nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -171,7 +171,7 @@ def is_ours(record: Record, sighting: Sighting) -> bool:
 
 
 def _timeless(record: Record) -> Record:
-    epoch = datetime.min
+    epoch = datetime.min.replace(tzinfo=UTC)
     rows = tuple(
         msgspec.structs.replace(
             row, seen=epoch, first_seen=epoch, ends=tuple(msgspec.structs.replace(end, at=epoch) for end in row.ends)

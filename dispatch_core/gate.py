@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dispatch_core.find import Observed
 from dispatch_core.plan import Cause, Value
-from dispatch_core.record import Kind, Object, Reason, Record, State, run_key
+from dispatch_core.reasons import Reason
+from dispatch_core.record import Kind, Object, Record, State, run_key
 
 
 class Condition(Value, frozen=True):

@@ -252,21 +252,25 @@ def _spec_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
         value = getattr(spec, name)
         if value is not None and not 0 < value < float("inf"):
             yield ("spec", name), f"{name} is {value}; it must be above 0"
-    texts: list[tuple[tuple[str | int, ...], str]] = [
-        (("spec", "command", i), part) for i, part in enumerate(spec.command)
-    ]
+    yield from _environment_problems(spec)
+
+
+def _environment_problems(spec: Spec) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for field in ("environment", "secret_environment"):
         for name in getattr(spec, field):
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 yield ("spec", field, name), f"{name!r} is not a name that an environment variable can have"
             if name.startswith("DISPATCH_"):
                 yield ("spec", field, name), f"{name} is set by dispatch; choose another name"
-    texts += [(("spec", "environment", name), text) for name, text in spec.environment.items()]
+    for name in sorted(spec.environment.keys() & spec.secret_environment.keys()):
+        yield ("spec", "secret_environment", name), f"{name} is in environment as well; keep one of the two"
+    texts: list[tuple[tuple[str | int, ...], str]] = [
+        *((("spec", "command", index), part) for index, part in enumerate(spec.command)),
+        *((("spec", "environment", name), text) for name, text in spec.environment.items()),
+    ]
     for path, text in texts:
         if "\0" in text:
             yield path, "it holds a NUL byte, which no command line or environment can carry"
-    for name in sorted(spec.environment.keys() & spec.secret_environment.keys()):
-        yield ("spec", "secret_environment", name), f"{name} is in environment as well; keep one of the two"
 
 
 def _plan_problems(plan: Plan) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -302,6 +306,11 @@ def _rule_problems(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if when.no_progress_for_seconds is not None and rule.do is Action.HOLD:
         yield ("do",), f"rule {name!r} can never act: a run that has begun cannot be held"
     yield from _condition_problems(rule)
+    yield from _action_problems(rule)
+
+
+def _action_problems(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    name = rule.name
     delay = rule.delay
     if delay.seconds < 0 or delay.factor < 1 or delay.cap_seconds < 0 or not 0 <= delay.jitter <= 1:
         yield ("delay",), f"the delay of {name!r} needs seconds and cap from 0, factor from 1, jitter from 0 to 1"

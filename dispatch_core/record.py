@@ -16,6 +16,7 @@ import msgspec
 
 from dispatch_core.errors import UnreadableRecord
 from dispatch_core.plan import AGAIN, Action, Cause, End, Plan, Spec, Value
+from dispatch_core.reasons import Reason
 
 FORMAT = 1
 """The format that this version writes. It reads every format from 1 on."""
@@ -85,7 +86,7 @@ class Submission(Value, frozen=True):
 
     number: int
     why: str
-    """The budget key that it was authorized by; "first" for the first, "person" for one that a person released."""
+    """The budget key that it was authorized by, "first", or "person NAME"."""
     spec: Spec
     attempts: tuple[Attempt, ...] = ()
     canonical: str | None = None
@@ -206,67 +207,11 @@ class Outcome(Value, frozen=True):
 
     result: Result
     cause: Cause | None
-    """Of a failure, and of a success that a rule declared."""
     at: datetime
     """The scheduler host's time; for a cancel, the clock of who asked (shown, never judged by)."""
     by: str
     message: str = ""
     exit_code: int | None = None
-
-
-class Reason(StrEnum):
-    """Why a pass did, or did not, do what a reader might expect; spelled the same in records, logs and pages."""
-
-    AUTHORIZED = "authorized"
-    ATTEMPTED = "attempted"
-    CHOSEN = "chosen"
-    OPENED = "opened"
-    STOPPING = "stopping"
-    HOLDING = "holding"
-    RELEASING = "releasing"
-    SHUTTING = "shutting"
-    RECOVERING = "recovering"
-    OUTCOME = "outcome"
-    SETTLED = "settled"
-    RUNNING = "running"
-    QUEUED = "queued"
-    AWAITING_START = "awaiting_start"
-    AWAITING_DELAY = "awaiting_delay"
-    AWAITING_REPEAT = "awaiting_repeat"
-    AWAITING_DUPLICATES = "awaiting_duplicates"
-    AWAITING_EARLIER = "awaiting_earlier"
-    AWAITING_EXPIRY = "awaiting_expiry"
-    AWAITING_HOLD = "awaiting_hold"
-    AWAITING_END = "awaiting_end"
-    AWAITING_ABSENCE = "awaiting_absence"
-    LISTING_INCOMPLETE = "listing_incomplete"
-    UNREACHABLE = "unreachable"
-    HELD = "held"
-    HELD_BY_RULE = "held_by_rule"
-    VANISHED = "vanished"
-    UNRECOGNIZED = "unrecognized"
-    UNEXPLAINED_STOP = "unexplained_stop"
-    GONE = "gone"
-    FOREIGN = "foreign"
-    UNMATCHED = "unmatched"
-    MOVED_BACK = "moved_back"
-
-
-FOR_A_PERSON = frozenset(
-    {
-        Reason.HELD_BY_RULE,
-        Reason.VANISHED,
-        Reason.UNRECOGNIZED,
-        Reason.UNEXPLAINED_STOP,
-        Reason.GONE,
-        Reason.FOREIGN,
-        Reason.UNMATCHED,
-    }
-)
-"""Waits that only a person ends."""
-
-CHOICE = frozenset({Reason.HELD_BY_RULE, Reason.VANISHED, Reason.UNRECOGNIZED, Reason.UNEXPLAINED_STOP})
-"""Waits that `release`, `resolve` or `cancel` ends: the newest run has ended and nobody has said what follows."""
 
 
 class Wait(Value, frozen=True):
@@ -292,7 +237,7 @@ class Record(Value, frozen=True):
     format: int = FORMAT
     revision: int = 0
     commit: str = ""
-    """The id of the commit that made this revision."""
+    """Of the commit that made this revision."""
     submissions: tuple[Submission, ...] = ()
     objects: tuple[Object, ...] = ()
     calls: tuple[Call, ...] = ()
@@ -329,7 +274,6 @@ class Record(Value, frozen=True):
         return next((unit.rule for unit in self.budget if unit.key == key), None)
 
     def used(self, rule: str) -> int:
-        """Units of a rule's budget that are spent."""
         return sum(unit.rule == rule for unit in self.budget)
 
     def intent(self, key: str) -> Intent | None:
@@ -355,35 +299,47 @@ def _broken(record: Record) -> Iterator[str]:
     if [s.number for s in record.submissions] != list(range(1, len(record.submissions) + 1)):
         yield "its submissions are not numbered 1, 2, ..."
     for submission in record.submissions:
-        if [a.number for a in submission.attempts] != list(range(1, len(submission.attempts) + 1)):
-            yield f"the attempts of submission {submission.number} are not numbered 1, 2, ..."
-        if sum(not is_late(a) for a in submission.attempts) > ATTEMPTS:
-            yield f"submission {submission.number} has more than {ATTEMPTS} attempts"
-        chosen = record.object(submission.canonical) if submission.canonical else None
-        if submission.canonical and (chosen is None or chosen.foreign or chosen.submission != submission.number):
-            yield f"the canonical object of submission {submission.number} is not one of its objects"
-        if chosen is not None and chosen.retired:
-            yield f"the canonical object of submission {submission.number} is retired"
-    if twice(object.id for object in record.objects):
-        yield "an object is in it twice"
-    if twice(call.identity for call in record.calls):
-        yield "a call is in it twice"
-    if twice(unit.key for unit in record.budget):
-        yield "one end spent two units of budget"
-    if twice(intent.key for intent in record.intents):
-        yield "one end has two intents"
+        yield from _broken_submission(record, submission)
+    for rows, sentence in (
+        ((object.id for object in record.objects), "an object is in it twice"),
+        ((call.identity for call in record.calls), "a call is in it twice"),
+        ((unit.key for unit in record.budget), "one end spent two units of budget"),
+        ((intent.key for intent in record.intents), "one end has two intents"),
+    ):
+        if _twice(rows):
+            yield sentence
     if any(intent.do not in AGAIN for intent in record.intents):
         yield "an intent neither resubmits nor requeues"
-    if record.outcome is not None and record.intents:
+    yield from _broken_outcome(record)
+
+
+def _broken_submission(record: Record, submission: Submission) -> Iterator[str]:
+    number = submission.number
+    if [a.number for a in submission.attempts] != list(range(1, len(submission.attempts) + 1)):
+        yield f"the attempts of submission {number} are not numbered 1, 2, ..."
+    if sum(not is_late(a) for a in submission.attempts) > ATTEMPTS:
+        yield f"submission {number} has more than {ATTEMPTS} attempts"
+    if submission.canonical is None:
+        return
+    chosen = record.object(submission.canonical)
+    if chosen is None or chosen.foreign or chosen.submission != number:
+        yield f"the canonical object of submission {number} is not one of its objects"
+    elif chosen.retired:
+        yield f"the canonical object of submission {number} is retired"
+
+
+def _broken_outcome(record: Record) -> Iterator[str]:
+    if record.outcome is None:
+        if record.settled:
+            yield "it is settled without an outcome"
+        return
+    if record.intents:
         yield "it has an outcome and an intent"
-    if record.outcome is not None and any(not hold.lifted for hold in record.holds):
+    if any(not hold.lifted for hold in record.holds):
         yield "it has an outcome and a hold"
-    if record.settled and record.outcome is None:
-        yield "it is settled without an outcome"
 
 
-def twice(values: Iterable[object]) -> bool:
-    """Whether a value comes twice."""
+def _twice(values: Iterable[object]) -> bool:
     listed = list(values)
     return len(set(listed)) != len(listed)
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from dispatch_core.find import Observed, last_expiry
 from dispatch_core.plan import Value
-from dispatch_core.record import Kind, Mark, Object, Reason, Record, State
+from dispatch_core.reasons import Reason
+from dispatch_core.record import Kind, Mark, Object, Record, State
 from dispatch_core.turn import INSTANT, Note, Turn
 
 

@@ -130,7 +130,7 @@ def _reply(reply: Reply) -> str:
 def _end(end: End) -> str:
     told = [f"code {end.exit_code}"] if end.exit_code is not None else []
     told += [f"signal {end.signal}"] if end.signal is not None else []
-    return f"{end.cause}{f' ({', '.join(told)})' if told else ''}"
+    return f"{end.cause} ({', '.join(told)})" if told else str(end.cause)
 
 
 def _name(call: Call) -> str:

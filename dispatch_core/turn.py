@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from dispatch_core.evidence import is_news
 from dispatch_core.find import Observed
 from dispatch_core.plan import Cause, End, Spec, Value
+from dispatch_core.reasons import FOR_A_PERSON, Reason
 from dispatch_core.record import (
-    FOR_A_PERSON,
     Attempt,
     Call,
     Hold,
@@ -24,7 +24,6 @@ from dispatch_core.record import (
     Mark,
     Object,
     Outcome,
-    Reason,
     Record,
     Result,
     Spent,
