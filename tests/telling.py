@@ -1,21 +1,21 @@
 """The language of `tests/histories`: commands on top, the steps they lead to under a line of dashes, block after block.
 
-A line of `>` commands is one sentence; what is indented belongs to the line above it. Whoever finds a failure in a world
-(`tests.world`) can print it in these sentences and paste it into a file; `pytest --rewrite` writes the steps.
+What is indented belongs to the line above it. Whoever finds a failure in a world (`tests.world`) can print it in these
+sentences and paste it into a file; `pytest --rewrite` writes the steps.
 
-    job train.sh                      what to launch; indented: rule NAME: CONDITIONS -> ACTION [xBUDGET] [after 30s]
-                                      [memory*1.5<=64] [elsewhere], unmatched manual, foreign stop, requeues, shuts,
-                                      memory 16, call|window|absence|repeat 10s, leased
+    job train.sh                 what to launch; indented: rule NAME: CONDITIONS -> ACTION [xBUDGET] [after 30s]
+                                 [memory*1.5<=64] [elsewhere]; unmatched manual; foreign stop; requeues; shuts;
+                                 memory 16; leased a; call|window|absence|repeat 10s
     a reads; a lists LIES; a decides; a commits; a merges; a sends, FATE
-    a passes LIES, FATE               all of these; after a conflict it merges its evidence and ends
-    a passes on LIES, FATE            until a pass has nothing to commit and nothing to send ("quietly": shown as one line)
+    a passes LIES, FATE          all of these; "passes on" until a pass commits and sends nothing, "quietly" in one line
     a restarts; b takes the lease
       LIES: incomplete | silent | without o1 o2 | taking 5s
-      FATE: reply lost | nothing arrives | refused TEXT | late   of every call that is sent
-    a's open o1 arrives | lands [and replies]       a call that was sent reaches the host, or takes effect, (again) now
+      FATE: reply lost | nothing arrives | refused TEXT | late     of every call that is sent
+    a's open o1 arrives | lands [and replies]    a call that was sent reaches the host, or takes effect, (again) now
     o1 runs [on n1] | is ending [END] | ends END | is purged | is lost | is hidden | is shown | is unrecognized
-    o1 reruns [after END] | rolls back to STATE | ignores stops | ends slowly | obeys | progresses | accounts for nothing
-    END: CAUSE [CODE] [: MESSAGE]
+    o1 reruns [after END] | rolls back to STATE | ignores stops | ends slowly | obeys | progresses
+    o1 accounts for nothing
+      END: CAUSE [CODE] [: MESSAGE]
     admin opens | holds | releases | stops | requeues o1;   foreign f1 appears [as NAME], [STATE]
     time +30s
     ann looks; ann cancels | holds: WHY | releases | resolves succeeded | disposes 1.1
@@ -32,22 +32,29 @@ from pathlib import Path
 from dispatch_core import ask, gate
 from dispatch_core.errors import BadInput
 from dispatch_core.evidence import Bounds, Capabilities
-from dispatch_core.plan import Action, Cause, Changes, Delay, End, Plan, Rule, Spec, When
-from dispatch_core.reasons import Reason
-from dispatch_core.record import Answer, Call, Kind, Mark, Record, Reply, Result, State
+from dispatch_core.plan import Plan, Rule, Spec
+from dispatch_core.record import Answer, Record, Reply, Result, State
 from dispatch_core.story import story
-from dispatch_core.turn import Note
-from tests.world import EPOCH, Conflict, Displaced, Flight, Impossible, Lists, Thing, View, World
-
-TOLD = {Reason.AUTHORIZED, Reason.ATTEMPTED, Reason.CHOSEN, Reason.OPENED, Reason.SETTLED, Reason.OUTCOME}
-"""Reasons that the story tells already."""
+from tests.wording import (
+    GIB,
+    answered,
+    call_name,
+    notes,
+    read_end,
+    read_lies,
+    read_rule,
+    replied,
+    row_name,
+    seconds,
+    tell_record,
+    when,
+)
+from tests.world import Conflict, Displaced, Flight, Impossible, Lists, Thing, View, World
 
 AT_MOST = 40
 """Passes in a row."""
 
-GIB = 2**30
-
-Say = Callable[..., Iterator[str]]
+Say = Callable[..., Iterator[str] | None]
 SENTENCES: list[tuple[re.Pattern[str], Say]] = []
 
 
@@ -80,7 +87,7 @@ class Teller:
             found = pattern.fullmatch(command)
             if found is not None:
                 extra = {"more": more} if more else {}
-                lines = list(method(self, **found.groupdict(), **extra))
+                lines = list(method(self, **found.groupdict(), **extra) or ())
                 if self._world is not None:
                     lines += [f"LAW BROKEN: {law}" for law in self.world.scheduler.broken]
                     self.world.scheduler.broken.clear()
@@ -217,7 +224,7 @@ class Teller:
         before = world.reads(who)
         world.lists(who, read_lies(lies))
         decision = world.decides(who)
-        lines = [f"{who} at {at(world)}, on revision {before.revision}"]
+        lines = [f"{who} at {when(world.now)}, on revision {before.revision}"]
         steps = [*self._changes(before, decision.record), *notes(decision.notes)]
         try:
             committed = world.commits(who)
@@ -235,14 +242,12 @@ class Teller:
         return story(before, after) if after is not None else ()
 
     @says(r"(?P<who>\w+) restarts")
-    def restarts(self, who: str) -> Iterator[str]:
+    def restarts(self, who: str) -> None:
         self.world.views[who] = View()
-        return iter(())
 
     @says(r"(?P<who>\w+) takes the lease")
-    def takes(self, who: str) -> Iterator[str]:
+    def takes(self, who: str) -> None:
         self.world.lease = who
-        return iter(())
 
     # --- calls that were sent
 
@@ -257,65 +262,55 @@ class Teller:
     # --- the scheduler
 
     @says(r"time \+(?P<how_long>\S+)")
-    def time(self, how_long: str) -> Iterator[str]:
+    def time(self, how_long: str) -> None:
         self.world.passes_time(seconds(how_long))
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) runs(?: on (?P<nodes>.+))?")
-    def runs(self, id: str, nodes: str | None) -> Iterator[str]:
+    def runs(self, id: str, nodes: str | None) -> None:
         self.world.scheduler.runs(id, tuple((nodes or "").split()))
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) is ending(?: (?P<end>.+))?")
-    def ending(self, id: str, end: str | None) -> Iterator[str]:
+    def ending(self, id: str, end: str | None) -> None:
         self.world.scheduler.ending(id, read_end(end) if end else None)
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) ends slowly")
-    def slowly(self, id: str) -> Iterator[str]:
+    def slowly(self, id: str) -> None:
         self.world.scheduler.thing(id).slow = True
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) ends (?P<end>.+)")
-    def ends(self, id: str, end: str) -> Iterator[str]:
+    def ends(self, id: str, end: str) -> None:
         self.world.scheduler.ends(id, read_end(end))
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) ends")
-    def ends_unsaid(self, id: str) -> Iterator[str]:
+    def ends_unsaid(self, id: str) -> None:
         """Nothing more is told than that it has ended."""
         thing = self.world.scheduler.thing(id)
         if thing.phase is not State.ENDING:
             raise Impossible(f"{id} is {thing.state}: say how it ends")
         thing.phase = State.ENDED
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) is (?P<what>purged|lost)")
-    def vanishes(self, id: str, what: str) -> Iterator[str]:
+    def vanishes(self, id: str, what: str) -> None:
         self.world.scheduler.purges(id, lost=what == "lost")
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) is (?P<what>hidden|shown|unrecognized)")
-    def shown(self, id: str, what: str) -> Iterator[str]:
+    def shown(self, id: str, what: str) -> None:
         thing = self.world.scheduler.thing(id)
         if what == "unrecognized":
             thing.phase = State.UNRECOGNIZED
         else:
             thing.hidden = what == "hidden"
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) reruns(?: after (?P<end>.+))?")
-    def reruns(self, id: str, end: str | None) -> Iterator[str]:
+    def reruns(self, id: str, end: str | None) -> None:
         self.world.scheduler.reruns(id, read_end(end) if end else None)
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) rolls back to (?P<state>\w+)")
-    def rolls_back(self, id: str, state: str) -> Iterator[str]:
+    def rolls_back(self, id: str, state: str) -> None:
         self.world.scheduler.rolls_back(id, State(state))
-        return iter(())
 
     @says(r"(?P<id>[of]\d+) (?P<how>ignores stops|obeys|progresses|accounts for nothing)")
-    def habit(self, id: str, how: str) -> Iterator[str]:
+    def habit(self, id: str, how: str) -> None:
         thing = self.world.scheduler.thing(id)
         match how:
             case "progresses":
@@ -324,10 +319,9 @@ class Teller:
                 thing.accounted = False
             case _:
                 thing.stubborn, thing.slow = how == "ignores stops", False
-        return iter(())
 
     @says(r"admin (?P<what>opens|holds|releases|stops|requeues) (?P<id>[of]\d+)")
-    def admin(self, what: str, id: str) -> Iterator[str]:
+    def admin(self, what: str, id: str) -> None:
         scheduler = self.world.scheduler
         thing = scheduler.thing(id)
         match what:
@@ -339,16 +333,14 @@ class Teller:
                 scheduler.stop(thing)
             case "requeues":
                 scheduler.reruns(id)
-        return iter(())
 
     @says(r"foreign (?P<id>f\d+) appears(?: as (?P<name>[^\s,]+))?(?:, (?P<state>\w+))?")
-    def foreign(self, id: str, name: str | None, state: str | None) -> Iterator[str]:
+    def foreign(self, id: str, name: str | None, state: str | None) -> None:
         phase = State(state or "running")
         scheduler = self.world.scheduler
         scheduler.things[id] = Thing(
             id=id, name=name or "by-hand", phase=phase, open=True, excused="nobody of ours made it"
         )
-        return iter(())
 
     # --- people
 
@@ -425,162 +417,6 @@ class Teller:
     @says(r"show record")
     def show_record(self) -> Iterator[str]:
         yield from tell_record(self.world.record)
-
-
-# --- printing
-
-
-def notes(told: tuple[Note, ...]) -> Iterator[str]:
-    for note in told:
-        if note.reason not in TOLD:
-            yield f"{note.reason}: {note.text}"
-
-
-def replied(reply: Reply) -> str:
-    return f"{reply.answer}{f' ({reply.text})' if reply.text else ''}"
-
-
-def answered(call: Call) -> str:
-    return f": {replied(call.reply)}" if call.reply is not None else ""
-
-
-def call_name(call: object) -> str:
-    row = getattr(call, "call", None)
-    return row_name(row) if row is not None else f"start {call.submission}.{call.attempt}"  # type: ignore[attr-defined]
-
-
-def row_name(call: Call) -> str:
-    if call.kind is Kind.STOP_JOB:
-        return "stop_job"
-    return f"{call.kind} {call.object} run {call.run}{f' hold {call.hold}' if call.hold else ''}"
-
-
-def when(time: object) -> str:
-    return f"+{(time - EPOCH).total_seconds():g}s"  # type: ignore[operator]
-
-
-def at(world: World) -> str:
-    return when(world.now)
-
-
-def mark(mark: Mark | None) -> str:
-    if mark is None:
-        return ""
-    return f", missing since {when(mark.first)}" + (f" and {when(mark.second)}" if mark.second else "")
-
-
-def tell_record(record: Record) -> Iterator[str]:
-    yield f"revision {record.revision}"
-    for submission in record.submissions:
-        chosen = f", canonical {submission.canonical}" if submission.canonical else ""
-        memory = f", {submission.spec.memory_bytes / GIB:g} GiB" if submission.spec.memory_bytes else ""
-        without = f", not on {' '.join(submission.spec.exclude)}" if submission.spec.exclude else ""
-        yield f"submission {submission.number} ({submission.why}){memory}{without}{chosen}"
-        for attempt in submission.attempts:
-            answer = f": {replied(attempt.reply)}" if attempt.reply else ""
-            yield f"  attempt {attempt.number}{answer}{', disposed' if attempt.disposed else ''}{mark(attempt.missing)}"
-    for object in record.objects:
-        ends = "".join(f", run {row.run} {row.end.cause}" for row in object.ends)
-        words = [w for w in ("hold", "opened", "retired", "foreign", "disposed") if getattr(object, w)]
-        yield (
-            f"{object.id} {object.state}, run {object.run}{''.join(f', {w}' for w in words)}{ends}{mark(object.missing)}"
-        )
-    for hold in record.holds:
-        yield f"hold {hold.number} by {hold.asked_by}: {hold.reason}{', lifted' if hold.lifted else ''}"
-    for unit in record.budget:
-        yield f"spent {unit.key} on {unit.rule}"
-    for intent in record.intents:
-        yield f"intent {intent.do} for {intent.key}, not before {when(intent.not_before)}"
-    if record.outcome is not None:
-        cause = f" ({record.outcome.cause})" if record.outcome.cause else ""
-        yield f"{record.outcome.result}{cause}{', settled' if record.settled else ''}"
-    if record.wait is not None:
-        yield f"waits since {when(record.wait.since)}: {record.wait.text}"
-
-
-# --- reading
-
-
-def seconds(text: str) -> float:
-    found = re.fullmatch(r"([0-9.]+)(ms|s|m|h|d)", text)
-    if found is None:
-        raise Impossible(f"no duration: {text!r}")
-    return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
-
-
-def read_lies(text: str) -> Lists:
-    lists, words = Lists(), text.split()
-    while words:
-        match words.pop(0):
-            case "incomplete":
-                lists.complete = False
-            case "silent":
-                lists.silent = True
-            case "taking":
-                lists.taking = seconds(words.pop(0))
-            case "without":
-                lists.without, words = tuple(w for w in words if w[0] in "of"), []
-            case word:
-                raise Impossible(f"no listing lies like this: {word!r}")
-    return lists
-
-
-def read_end(text: str) -> End:
-    told, _, message = text.partition(":")
-    cause, *rest = told.split()
-    number = int(rest[0]) if rest else None
-    return End(
-        cause=Cause(cause),
-        exit_code=number if cause == "exit" else 0 if cause == "completed" else None,
-        signal=number if cause == "signal" else None,
-        message=message.strip(),
-    )
-
-
-def read_rule(text: str) -> Rule:
-    name, _, rest = text.partition(": ")
-    conditions, _, doing = rest.partition(" -> ")
-    when: dict[str, object] = {}
-    causes: list[Cause] = []
-    for condition in conditions.split(", "):
-        word, _, value = condition.partition(" ")
-        match word:
-            case "exit" if value:
-                when["exit_code"] = tuple(int(code) for code in value.split("|"))
-            case "signal" if value:
-                when["signal"] = tuple(int(number) for number in value.split("|"))
-            case "message":
-                when["message"] = value
-            case "shorter" | "pending":
-                when[f"{word}_than_seconds" if word == "shorter" else "pending_longer_than_seconds"] = seconds(value)
-            case "silent":
-                when["no_progress_for_seconds"] = seconds(value)
-            case _:
-                causes.append(Cause(word))
-    action, *words = doing.split()
-    budget, delay, changes = None, Delay(), Changes()
-    while words:
-        word = words.pop(0)
-        if re.fullmatch(r"x\d+", word):
-            budget = int(word[1:])
-        elif word == "after":
-            delay = Delay(seconds=seconds(words.pop(0)))
-        elif word == "elsewhere":
-            changes = Changes(exclude_nodes=True)
-        elif factor := re.fullmatch(r"memory\*([0-9.]+)(?:<=(\d+))?", word):
-            changes = Changes(
-                memory_factor=float(factor[1]), memory_cap_bytes=int(factor[2]) * GIB if factor[2] else None
-            )
-        else:
-            raise Impossible(f"no part of a rule: {word!r}")
-    return Rule(
-        name=name,
-        when=When(cause=tuple(causes), **when),  # type: ignore[arg-type]
-        do=Action(action),
-        budget=budget,
-        delay=delay,
-        changes=changes,
-    )
 
 
 # --- files

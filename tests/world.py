@@ -1,4 +1,4 @@
-"""The worlds that histories and properties play in: a store, a scheduler with its own clock, supervisors with a view each.
+"""The worlds that histories and properties play in: a store, a scheduler and its clock, supervisors with a view each.
 
 One rule: nothing is decided here. A supervisor reads, lists, asks `dispatch_core.next`, commits and sends; what its
 decision does not allow it cannot send. What could not happen is refused (`Impossible`): a start without an attempt, a
