@@ -16,7 +16,6 @@ from dispatch_core.record import Answer, State, object_name
 UID = "0f3a9c21b7d4e865"
 
 
-@pytest.mark.asyncio
 async def test_an_object_is_gated_until_it_is_opened_and_then_runs(tmp_path: Path) -> None:
     scheduler = LocalScheduler(tmp_path / "spool", listing_seconds=0.02)
     deadline = datetime.now(UTC) + timedelta(seconds=30)

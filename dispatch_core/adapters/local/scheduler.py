@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from dispatch_core.adapters.contract import Bounds, Capabilities, Job, Launch, Target
+from dispatch_core.adapters.contract import Job, Launch, Target
 from dispatch_core.adapters.local import spool as places
 from dispatch_core.adapters.local.calls import Calls
 from dispatch_core.adapters.local.listing import Lister, Snapshot
 from dispatch_core.adapters.shared import Snapshots, closed
 from dispatch_core.errors import BadInput, SchedulerUnavailable
-from dispatch_core.evidence import Listing, Sighting
+from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting
 from dispatch_core.plan import Spec
 from dispatch_core.record import Reply
 
