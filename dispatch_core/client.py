@@ -54,9 +54,7 @@ class Client:
         then. `new` makes the next record under a key whose job is settled.
         """
         if not 1 <= len(key) <= KEY_LENGTH or "\0" in key:
-            raise BadInput(
-                f"job {key[:40]!r}: a key has 1 to {KEY_LENGTH} characters and no NUL byte; this has {len(key)}"
-            )
+            raise BadInput(f"job {key[:40]!r}: it has {len(key)} characters; a key has 1 to {KEY_LENGTH}")
         wrong = [*problems(spec, plan), *(adapter.problems(spec) if adapter is not None else ())]
         if wrong:
             path, text = wrong[0]

@@ -66,7 +66,8 @@ class Janitor:
     async def unattended(self) -> list[Record]:
         """Records that are not settled, on clusters that it knows, that nobody holds."""
         jobs = await self.store.jobs(settled=False)
-        return [job.record for job in jobs if job.owner is None and job.record.scheduler in self.adapters]
+        free = [job.record for job in jobs if job.owner is None and job.record is not None]
+        return [record for record in free if record.scheduler in self.adapters]
 
     async def sweep(self) -> None:
         """Retire and stop what is alive of settled records."""
@@ -80,7 +81,7 @@ class Janitor:
             uids = frozenset(tag.uid for tag in tags if tag is not None)
             late = await self.store.jobs(settled=True, uids=uids) if uids else []
             for job in late:
-                if job.record.scheduler == name:
+                if job.record is not None and job.record.scheduler == name:
                     await self.supervisors[name].sweep(job.record)
 
     async def _adopt(self, record: Record) -> None:

@@ -15,7 +15,15 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from dispatch_core.adapters.contract import Adapter, Job, Launch, Target
-from dispatch_core.errors import CommitUnknown, Conflict, DispatchError, Displaced, Owned, SchedulerUnavailable
+from dispatch_core.errors import (
+    CommitUnknown,
+    Conflict,
+    DispatchError,
+    Displaced,
+    Owned,
+    SchedulerUnavailable,
+    StoreUnavailable,
+)
 from dispatch_core.evidence import CallReplied, Evidence, Listing, StartReplied, is_news, merge, seen
 from dispatch_core.find import observe
 from dispatch_core.next import decide, unreachable
@@ -87,15 +95,14 @@ class Supervisor:
         return record
 
     async def attend(self, key: str, uid: str | None = None, *, until_outcome: bool = False) -> Record:
-        """As `run`, but where another supervisor has the job, follow its record, and take over when it leaves."""
+        """As `run`, but where another supervisor has the job, wait and take over when it leaves; an outage of the store
+        is waited out, once the record was read."""
+        uid = (await self.store.read(key, uid)).uid
         while True:
             try:
                 return await self.run(key, uid, until_outcome=until_outcome)
-            except (Owned, Displaced) as other:
-                log.info("%s; following its record", other)
-                record = await self.store.read(key, uid)
-                if _is_over(record, until_outcome):
-                    return record
+            except (Owned, Displaced, StoreUnavailable) as hindrance:
+                log.info("job %s: %s; trying again", key, hindrance)
                 await asyncio.sleep(RECORD_SECONDS)
 
     async def sweep(self, record: Record) -> None:
@@ -138,7 +145,7 @@ class _Loop:
             self._renewed = _monotonic()
 
     async def leave(self) -> None:
-        """Commit what is held, and give the lease up; bounded, and never in the way of the error that ended the loop."""
+        """Commit what is held, and give the lease up; bounded, and never in the way of what ended the loop."""
         with suppress(DispatchError, TimeoutError):
             async with asyncio.timeout(self.s.drain_seconds):
                 if self.held:
@@ -176,8 +183,8 @@ class _Loop:
         else:
             facts += seen(listing)
             decision = decide(read, observe(merged, listing, self.s.adapter.bounds, self.s.adapter.capabilities))
-        if decision.record is None:
-            self.held = []
+        if self._stopping or decision.record is None:
+            self.held = self.held if self._stopping else []
             return decision.wake_seconds
         try:
             self.record = await self._commit(read, decision)
@@ -255,9 +262,8 @@ class _Loop:
     async def _start(self, call: Start) -> Evidence:
         submission = self.record.submissions[call.submission - 1]
         try:
-            secrets = {
-                name: await self.s.secrets(source) for name, source in submission.spec.secret_environment.items()
-            }
+            wanted = submission.spec.secret_environment
+            secrets = {name: await self.s.secrets(source) for name, source in wanted.items()}
         except DispatchError as error:
             return _replied(call, Reply(answer=Answer.REFUSED, text=str(error)))
         launch = Launch(
