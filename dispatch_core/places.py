@@ -37,7 +37,7 @@ def default_spool() -> Path:
 
 
 def open_scheduler(name: str, spool: Path | None = None) -> Adapter:
-    """A connection to the scheduler that a job names; whoever opens it closes it. Raises BadInput for an unknown name."""
+    """A connection to the scheduler that a job names; who opens it closes it. Raises BadInput for an unknown name."""
     if name not in SCHEDULERS:
         raise BadInput(f"no scheduler is named {name!r}; this version knows {', '.join(SCHEDULERS)}")
     return LocalScheduler(spool or default_spool())
