@@ -38,7 +38,12 @@ class Change(Value, frozen=True):
 class Listed(Value, frozen=True):
     """One job in a list of jobs."""
 
-    record: Record
+    key: str
+    uid: str
+    record: Record | None
+    """None: it is stored, and this version of dispatch cannot read it."""
+    problem: str
+    """Why it cannot be read; "" where it can."""
     created: datetime
     updated: datetime
     """The store's clock, at the newest commit."""
@@ -74,12 +79,16 @@ class Store(Protocol):
 
         Raises Conflict if something else was committed since; Displaced if `lease` is given and no longer the newest
         epoch, checked in the same statement; CommitUnknown if the database broke off and reading back failed too.
+        A commit is known by its id: repeated after it landed, it changes nothing and returns what it wrote.
         """
 
     async def jobs(
         self, *, settled: bool | None = None, key_prefix: str = "", uids: frozenset[str] | None = None
     ) -> list[Listed]:
-        """Jobs, newest change first; older records under a reused key only when asked for by uid."""
+        """Jobs, newest change first; older records under a reused key only when asked for by uid.
+
+        One that cannot be read is listed without its record and hides no other.
+        """
 
     async def history(self, key: str, uid: str | None = None) -> list[Change]:
         """Every commit of a job, oldest first. Raises NotFound."""

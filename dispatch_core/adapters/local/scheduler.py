@@ -1,0 +1,249 @@
+"""The local scheduler as an adapter: what the supervisor calls.
+
+One rule: the event loop never waits for the spool. Every call and every look runs in a thread of this connection, and
+is bounded there; all jobs of the connection share one look at the spool. Nothing is remembered between calls that the
+spool does not hold, so that any number of these may use one spool at the same time, on one host and as one user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import platform
+import signal
+import stat
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from dispatch_core.adapters.contract import Job, Launch, Target
+from dispatch_core.adapters.local import spool as places
+from dispatch_core.adapters.local.calls import Calls
+from dispatch_core.adapters.local.listing import Lister, Snapshot
+from dispatch_core.adapters.shared import Snapshots, closed
+from dispatch_core.errors import BadInput, SchedulerUnavailable
+from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting
+from dispatch_core.plan import Spec
+from dispatch_core.record import Reply
+
+BOUNDS = Bounds(call_seconds=5.0, window_seconds=15.0, absence_seconds=5.0, repeat_seconds=2.0, resync_seconds=30.0)
+
+INHERITED = (
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE LC_ALL LC_CTYPE TZ TMPDIR XDG_RUNTIME_DIR LD_LIBRARY_PATH VIRTUAL_ENV"
+)
+"""Variables that a payload takes over from whoever calls Start; all others it gets from its spec."""
+
+THREADS = 8
+WATCHED = 10_000
+"""Jobs whose latest listing is kept to compare with."""
+CHUNK = 65536
+
+NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "fuse.sshfs", "9p")
+"""File systems that other hosts may share: their flocks would be judged without seeing what runs there."""
+
+Result = TypeVar("Result")
+
+
+def now() -> datetime:
+    """This host's clock."""
+    return datetime.now(UTC)
+
+
+def default_spool() -> Path:
+    """The user's own spool."""
+    data = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return Path(data) / "dispatch" / "local"
+
+
+class LocalScheduler:
+    """Runs jobs on this host. Raises BadInput for a spool that cannot be one."""
+
+    capabilities = Capabilities(requeues=True, shuts=False)
+
+    def __init__(
+        self,
+        spool: Path,
+        *,
+        slots: int = os.cpu_count() or 1,
+        bounds: Bounds = BOUNDS,
+        clock: Callable[[], datetime] = now,
+        grace_seconds: float = 10.0,
+        listing_seconds: float = 1.0,
+        keep_seconds: float = 7 * 86400.0,
+        inherited: tuple[str, ...] = tuple(INHERITED.split()),
+    ) -> None:
+        """`slots`: runs at a time, as far as this connection opens them. `grace_seconds`: from SIGTERM to SIGKILL.
+        `listing_seconds`: between two looks at the spool. `keep_seconds`: how long an ended object is kept."""
+        if slots < 1:
+            raise BadInput(f"the local scheduler was given {slots} slots; with none, nothing would ever run")
+        self.bounds = bounds
+        root = str(spool.absolute())
+        prepare(root)
+        self._inherited = inherited
+        self._calls = Calls(root, clock, slots, grace_seconds)
+        self._lister = Lister(self._calls, clock, platform.node(), keep_seconds)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="dispatch-local")
+        self._snapshots: Snapshots[Snapshot] = Snapshots(self._look, listing_seconds)
+        self._shown: dict[str, frozenset[object]] = {}
+        self._closed = False
+
+    @property
+    def listings(self) -> int:
+        """Looks at the spool so far."""
+        return self._snapshots.count
+
+    def problems(self, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
+        """What this host cannot do for a spec."""
+        found: list[tuple[tuple[str | int, ...], str]] = []
+        if spec.memory_bytes is not None:
+            found.append((("spec", "memory_bytes"), "the local scheduler cannot bound memory; leave it out"))
+        if spec.queue is not None:
+            found.append((("spec", "queue"), "the local scheduler has no queues; leave it out"))
+        if spec.exclude:
+            found.append((("spec", "exclude"), "the local scheduler has one node, which cannot be excluded"))
+        name = spec.signal_before_limit
+        if name is not None and f"SIG{name}" not in signal.Signals.__members__:
+            found.append((("spec", "signal_before_limit"), f"{name!r} is no signal here; USR1 would be one"))
+        if spec.working_directory is not None and not os.path.isabs(spec.working_directory):
+            found.append((("spec", "working_directory"), "it is not absolute; a run has no directory to start from"))
+        found += [
+            (("spec", "options", option), f"the local scheduler has no option {option!r}") for option in spec.options
+        ]
+        return found
+
+    async def find(self, job: Job) -> Listing:
+        listing = (await self._snapshots.next()).of(job)
+        self._shown.pop(job.uid, None)
+        self._shown[job.uid] = _compared(listing)
+        if len(self._shown) > WATCHED:
+            del self._shown[next(iter(self._shown))]
+        return listing
+
+    async def everything(self) -> Listing:
+        return (await self._snapshots.next()).everything()
+
+    async def start(self, launch: Launch, secrets: Mapping[str, str], deadline: datetime) -> Reply:
+        inherited = {name: os.environ[name] for name in self._inherited if name in os.environ}
+        return await self._in_thread(lambda: self._calls.start(launch, secrets, inherited, deadline))
+
+    async def open(self, target: Target, deadline: datetime) -> Reply:
+        return await self._in_thread(lambda: self._calls.open(target, deadline))
+
+    async def shut(self, target: Target, deadline: datetime) -> Reply:
+        return await self._in_thread(lambda: self._calls.shut(target, deadline))
+
+    async def stop(self, target: Target, deadline: datetime) -> Reply:
+        return await self._in_thread(lambda: self._calls.stop(target, deadline))
+
+    async def stop_job(self, names: tuple[str, ...], deadline: datetime) -> Reply:
+        return await self._in_thread(lambda: self._calls.stop_job(names, deadline))
+
+    async def hold(self, target: Target, deadline: datetime) -> Reply:
+        return await self._in_thread(lambda: self._calls.hold(target, deadline))
+
+    async def release(self, target: Target, deadline: datetime) -> Reply:
+        return await self._in_thread(lambda: self._calls.release(target, deadline))
+
+    async def requeue(self, target: Target, deadline: datetime) -> Reply:
+        return await self._in_thread(lambda: self._calls.requeue(target, deadline))
+
+    async def watch(self, job: Job, seconds: float) -> None:
+        """Return once a look shows something else of the job than its latest `find` did, or after so many seconds."""
+        shown = self._shown.get(job.uid)
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    seen = await self._watched(job)
+                    if seen is not None and shown is not None and seen != shown:
+                        return
+                    shown = shown if seen is None or shown is not None else seen
+        except TimeoutError:
+            return
+
+    async def _watched(self, job: Job) -> frozenset[object] | None:
+        """What the next look shows; None: it failed, and may not the next time."""
+        try:
+            return _compared((await self._snapshots.next()).of(job))
+        except SchedulerUnavailable:
+            if self._closed:
+                raise
+            return None
+
+    async def logs(self, target: Target) -> AsyncIterator[bytes]:
+        """What the run wrote to its standard output, then what it wrote to its standard error."""
+        for name in (places.STDOUT, places.STDERR):
+            offset = 0
+            while chunk := await self._in_thread(partial(self._read, target, name, offset)):
+                offset += len(chunk)
+                yield chunk
+
+    def _read(self, target: Target, name: str, offset: int) -> bytes:
+        folder = os.path.join(self._calls.objects, target.id)
+        try:
+            with open(os.path.join(places.run_folder(folder, target.run), name), "rb") as file:
+                file.seek(offset)
+                return file.read(CHUNK)
+        except FileNotFoundError:
+            return b""
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._snapshots.close()
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def _look(self) -> Snapshot:
+        return await self._in_thread(self._lister.snapshot)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        if self._closed:
+            raise closed()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _compared(listing: Listing) -> frozenset[object]:
+    """What counts as news about a job: everything but how far its runs have come."""
+    return frozenset(_without_progress(sighting) for sighting in listing.objects)
+
+
+def _without_progress(sighting: Sighting) -> tuple[object, ...]:
+    return (sighting.id, sighting.state, sighting.run, sighting.hold, sighting.end, sighting.earlier_ends)
+
+
+def prepare(root: str) -> None:
+    """Make the spool, or check the one that is there. Raises BadInput with one line that says what is wrong with it."""
+    try:
+        os.makedirs(root, 0o700, exist_ok=True)
+        found = os.stat(root)
+        if not stat.S_ISDIR(found.st_mode):
+            raise BadInput(f"the spool {root} is not a directory; give the local scheduler another one")
+        if found.st_uid != os.geteuid():
+            raise BadInput(f"the spool {root} belongs to another user; give the local scheduler one of your own")
+        kind = _file_system(root)
+        if kind.startswith(NETWORK):
+            raise BadInput(f"the spool {root} is on {kind}, which other hosts may share; choose a local directory")
+        for name in (places.STAGING, places.OBJECTS, places.SLOTS):
+            os.makedirs(os.path.join(root, name), 0o700, exist_ok=True)
+        number = os.open(os.path.join(root, places.CLAIM), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(number, fcntl.LOCK_SH)
+        finally:
+            places.drop(number)
+    except OSError as error:
+        raise BadInput(
+            f"the spool {root} cannot be used: {error}; give the local scheduler another directory"
+        ) from error
+
+
+def _file_system(root: str) -> str:
+    """The kind of file system that a directory is on."""
+    device = os.stat(root).st_dev
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            before, _, after = line.partition(" - ")
+            if before.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+                return after.split()[0]
+    return ""

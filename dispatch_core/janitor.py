@@ -1,0 +1,93 @@
+"""Nothing is forgotten: takes on the jobs that nobody supervises, and sweeps what landed after its job was settled.
+
+One rule: it is a supervisor like any other, safe to run anywhere, any number of times, beside any number of others. It
+lists a cluster's objects by our tag, not by live record, so that a late one is found whatever the records say (S2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from dispatch_core.adapters.contract import Adapter
+from dispatch_core.errors import DispatchError, Displaced, Owned, SchedulerUnavailable
+from dispatch_core.record import Record, State, read_name
+from dispatch_core.stores.contract import Store
+from dispatch_core.supervisor import Secrets, Supervisor, no_secrets
+
+log = logging.getLogger(__name__)
+
+
+class Janitor:
+    """Adopts every unattended record of a store whose cluster is among `adapters`, until it is cancelled.
+
+    `period_seconds`: how often it looks. `once` ends it when every record that it found is settled or attended to.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        adapters: Mapping[str, Adapter],
+        *,
+        secrets: Secrets = no_secrets,
+        period_seconds: float = 30.0,
+        lease_seconds: float | None = 30.0,
+    ) -> None:
+        self.store = store
+        self.adapters = adapters
+        self.period_seconds = period_seconds
+        self.supervisors = {
+            name: Supervisor(store, adapter, secrets=secrets, lease_seconds=lease_seconds)
+            for name, adapter in adapters.items()
+        }
+
+    async def run(self, *, once: bool = False) -> None:
+        """Look, adopt and sweep, again and again; `once`: until nothing is left that it could do."""
+        adopted: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                adopted = {uid: work for uid, work in adopted.items() if not work.done()}
+                for record in await self.unattended():
+                    if record.uid not in adopted:
+                        adopted[record.uid] = asyncio.ensure_future(self._adopt(record))
+                await self.sweep()
+                if once and not adopted:
+                    return
+                if once:
+                    await asyncio.wait(adopted.values(), timeout=self.period_seconds)
+                else:
+                    await asyncio.sleep(self.period_seconds)
+        finally:
+            for work in adopted.values():
+                work.cancel()
+            await asyncio.gather(*adopted.values(), return_exceptions=True)
+
+    async def unattended(self) -> list[Record]:
+        """Records that are not settled, on clusters that it knows, that nobody holds."""
+        jobs = await self.store.jobs(settled=False)
+        free = [job.record for job in jobs if job.owner is None and job.record is not None]
+        return [record for record in free if record.scheduler in self.adapters]
+
+    async def sweep(self) -> None:
+        """Retire and stop what is alive of settled records."""
+        for name, adapter in self.adapters.items():
+            try:
+                listing = await adapter.everything()
+            except SchedulerUnavailable as error:
+                log.warning("cluster %s is not swept: %s", name, error)
+                continue
+            tags = (read_name(sighting.name) for sighting in listing.objects if sighting.state is not State.ENDED)
+            uids = frozenset(tag.uid for tag in tags if tag is not None)
+            late = await self.store.jobs(settled=True, uids=uids) if uids else []
+            for job in late:
+                if job.record is not None and job.record.scheduler == name:
+                    await self.supervisors[name].sweep(job.record)
+
+    async def _adopt(self, record: Record) -> None:
+        try:
+            await self.supervisors[record.scheduler].run(record.key, record.uid)
+        except (Owned, Displaced):
+            return
+        except DispatchError as error:
+            log.warning("job %s is left for the next round: %s", record.key, error)

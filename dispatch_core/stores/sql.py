@@ -1,0 +1,319 @@
+"""Records kept in a SQL database: SQLite, PostgreSQL, MySQL, MariaDB.
+
+One rule: a record changes in one UPDATE that names the revision that was read, with its history row in the same
+transaction. Whatever broke on the way, the transaction is repeated, and that is how it is read back: it waits for the
+row, so whatever was in flight has ended, and the commit's own id in `history` tells whether it landed.
+
+A store belongs to the event loop that first used it; open one for each loop, and close it in that loop. It knows
+records and leases; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import ColumnElement, Insert, Row, Select, and_, case, func, insert, null, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from dispatch_core.errors import CommitUnknown, UnreadableRecord
+from dispatch_core.record import Record
+from dispatch_core.stores import rules
+from dispatch_core.stores.contract import Change, Lease, Listed
+from dispatch_core.stores.engine import BROKEN, WRITES, is_repeatable, make_engine, refusal
+from dispatch_core.stores.schema import DatabaseTime, history, job
+
+PAUSES = (0.05, 0.2, 0.8)
+"""Seconds between the four tries of a transaction."""
+
+UIDS_A_QUERY = 1000
+"""Databases limit the parameters of one statement."""
+
+DECODED_AT_ONCE = 200
+"""Records read between two looks at the event loop: a long list must not keep every other job waiting."""
+
+T = TypeVar("T")
+Work = Callable[[AsyncConnection], Awaitable[T]]
+
+
+def open_store(url: str, *, schema: str | None = None) -> SqlStore:
+    """The store at a SQLAlchemy URL (`sqlite:///jobs.db`, `postgresql://user@host/name`); nothing is connected yet.
+
+    `schema`: the PostgreSQL schema that holds the tables. Raises BadInput for a URL that cannot be served, and where
+    the driver is not installed. Whoever opened it closes it.
+    """
+    return SqlStore(make_engine(url, schema))
+
+
+class SqlStore:
+    """The contract on one database, in one event loop."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        # SQLite has one writer at a time. In this loop they queue here, in order; its own wait is a lottery.
+        self._turn: AbstractAsyncContextManager[None] = (
+            asyncio.Semaphore(1) if engine.dialect.name == "sqlite" else nullcontext()
+        )
+
+    async def create(self, record: Record, *, commit: str, actor: str, new: bool = False) -> Record:
+        written, document = rules.prepare(record, 1, commit)
+
+        async def work(connection: AsyncConnection) -> Record:
+            newest = (await connection.execute(_newest(record.key))).first()
+            answer = rules.existing(_record(newest) if newest else None, written, new)
+            if answer is not None:
+                return answer
+            row = {
+                **_values(written, document),
+                "uid": record.uid,
+                "key": record.key,
+                "number": newest.number + 1 if newest else 1,
+                "scheduler": record.scheduler,
+                "created": DatabaseTime(),
+                "lease_epoch": 0,
+            }
+            await connection.execute(insert(job).values(row))
+            await connection.execute(_change(written, actor, rules.CREATED))
+            return written
+
+        return await self._write(work, rules.unknown(record.key, commit))
+
+    async def read(self, key: str, uid: str | None = None) -> Record:
+        rows = await self._read(_all(_newest(key, uid)))
+        if not rows:
+            raise rules.not_found(key, uid)
+        return _record(rows[0])
+
+    async def commit(
+        self,
+        record: Record,
+        *,
+        against: int,
+        commit: str,
+        actor: str,
+        lines: tuple[str, ...],
+        lease: Lease | None = None,
+    ) -> Record:
+        written, document = rules.prepare(record, against + 1, commit)
+        unchanged = and_(job.c.uid == record.uid, job.c.revision == against)
+        if lease is not None:
+            unchanged = and_(unchanged, _held(lease))
+
+        async def work(connection: AsyncConnection) -> None:
+            done = await connection.execute(update(job).where(unchanged).values(_values(written, document)))
+            if done.rowcount == 1:
+                await connection.execute(_change(written, actor, lines))
+            else:
+                await _not_changed(connection, written, lease)
+
+        await self._write(work, rules.unknown(record.key, commit))
+        return written
+
+    async def jobs(
+        self, *, settled: bool | None = None, key_prefix: str = "", uids: frozenset[str] | None = None
+    ) -> list[Listed]:
+        wanted = [] if settled is None else [job.c.settled == settled]
+        if key_prefix:
+            # Not LIKE: SQLite's takes `a` for `A`.
+            wanted.append(func.substr(job.c.key, 1, len(key_prefix)) == key_prefix)
+        if uids is None:
+            later = job.alias()
+            wanted.append(~select(later.c.uid).where(later.c.key == job.c.key, later.c.number > job.c.number).exists())
+            rows = await self._read(_all(_listing(wanted)))
+        else:
+            rows = []
+            ordered = sorted(uids)
+            for start in range(0, len(ordered), UIDS_A_QUERY):
+                some = job.c.uid.in_(ordered[start : start + UIDS_A_QUERY])
+                rows += await self._read(_all(_listing([*wanted, some])))
+            rows.sort(key=lambda row: row.updated, reverse=True)
+        listed = []
+        for start in range(0, len(rows), DECODED_AT_ONCE):
+            listed += [_listed(row) for row in rows[start : start + DECODED_AT_ONCE]]
+            await asyncio.sleep(0)
+        return listed
+
+    async def history(self, key: str, uid: str | None = None) -> list[Change]:
+        async def work(connection: AsyncConnection) -> list[Row[Any]] | None:
+            row = (await connection.execute(_newest(key, uid))).first()
+            if row is None:
+                return None
+            rows = select(history).where(history.c.uid == row.uid).order_by(history.c.revision)
+            return list(await connection.execute(rows))
+
+        rows = await self._read(work)
+        if rows is None:
+            raise rules.not_found(key, uid)
+        return [
+            Change(revision=row.revision, commit=row.commit_id, at=row.at, actor=row.actor, lines=_lines(key, row))
+            for row in rows
+        ]
+
+    async def acquire(self, record: Record, owner: str, seconds: float) -> Lease:
+        mine = job.c.uid == record.uid
+        free = or_(job.c.lease_owner.is_(None), job.c.lease_owner == owner, job.c.lease_until <= DatabaseTime())
+        taken = {"lease_owner": owner, "lease_epoch": job.c.lease_epoch + 1, "lease_until": DatabaseTime(seconds)}
+
+        async def work(connection: AsyncConnection) -> Lease:
+            done = await connection.execute(update(job).where(mine, free).values(taken))
+            row = (await connection.execute(select(job.c.lease_owner, job.c.lease_epoch).where(mine))).first()
+            if row is None:
+                raise rules.not_found(record.key, record.uid)
+            if done.rowcount == 0:
+                raise rules.owned(record.key, row.lease_owner or "another")
+            return Lease(uid=record.uid, owner=owner, epoch=row.lease_epoch)
+
+        return await self._write(work)
+
+    async def renew(self, lease: Lease, seconds: float) -> None:
+        async def work(connection: AsyncConnection) -> None:
+            until = update(job).where(_held(lease)).values(lease_until=DatabaseTime(seconds))
+            if (await connection.execute(until)).rowcount == 1:
+                return
+            key = (await connection.execute(select(job.c.key).where(job.c.uid == lease.uid))).scalar()
+            raise rules.no_record(lease.uid) if key is None else rules.displaced(key, lease)
+
+        await self._write(work)
+
+    async def release(self, lease: Lease) -> None:
+        async def work(connection: AsyncConnection) -> None:
+            await connection.execute(update(job).where(_held(lease)).values(lease_owner=None, lease_until=None))
+
+        await self._write(work)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    async def _read(self, work: Work[T]) -> T:
+        return await self._repeat(work, writes=False, unknown=None)
+
+    async def _write(self, work: Work[T], unknown: CommitUnknown | None = None) -> T:
+        async with self._turn:
+            return await self._repeat(work, writes=True, unknown=unknown)
+
+    async def _repeat(self, work: Work[T], *, writes: bool, unknown: CommitUnknown | None) -> T:
+        """Run one transaction, and run it again where another was in the way or the database broke off.
+
+        Once `work` has landed, running it again must change nothing. `unknown` is raised where it may have landed and
+        no repetition could tell.
+        """
+        pauses = iter(PAUSES)
+        in_doubt = False
+        while True:
+            sent = False
+            try:
+                async with self._engine.connect() as connection:
+                    try:
+                        await connection.execution_options(**{WRITES: writes})
+                        result = await work(connection)
+                        sent = writes
+                        if sent:
+                            await connection.commit()
+                        return result
+                    except BROKEN:
+                        # What is still under way on it must never be mistaken for the next transaction's.
+                        await connection.invalidate()
+                        raise
+            except BROKEN as error:
+                in_doubt = in_doubt or sent
+                pause = next(pauses, None)
+                if pause is None or not (sent or is_repeatable(error)):
+                    raise (unknown if unknown and in_doubt else refusal(error, self._engine)) from error
+                await asyncio.sleep(pause)
+
+
+def _newest(key: str, uid: str | None = None) -> Select[Any]:
+    """The row of a record with this uid, or of the newest under this key."""
+    columns = select(job.c.key, job.c.uid, job.c.number, job.c.revision, job.c.document).where(job.c.key == key)
+    return columns.order_by(job.c.number.desc()).limit(1) if uid is None else columns.where(job.c.uid == uid)
+
+
+def _held(lease: Lease) -> ColumnElement[bool]:
+    """Whether a row's lease is this one; that its time has run out does not matter until another takes it."""
+    return and_(job.c.uid == lease.uid, job.c.lease_owner == lease.owner, job.c.lease_epoch == lease.epoch)
+
+
+def _values(written: Record, document: bytes) -> dict[str, Any]:
+    """The columns that every commit sets."""
+    return {
+        "revision": written.revision,
+        "commit_id": written.commit,
+        "document": document.decode(),
+        "settled": written.settled,
+        "result": written.outcome.result.value if written.outcome else None,
+        "updated": DatabaseTime(),
+    }
+
+
+def _change(written: Record, actor: str, lines: tuple[str, ...]) -> Insert:
+    row = {
+        "uid": written.uid,
+        "revision": written.revision,
+        "commit_id": written.commit,
+        "at": DatabaseTime(),
+        "actor": actor,
+        "lines": msgspec.json.encode(lines).decode(),
+    }
+    return insert(history).values(row)
+
+
+async def _not_changed(connection: AsyncConnection, written: Record, lease: Lease | None) -> None:
+    """Find out why a commit changed no row; returns where that is because it landed before."""
+    mine = job.c.uid == written.uid
+    row = (await connection.execute(select(job.c.revision, job.c.lease_owner, job.c.lease_epoch).where(mine))).first()
+    if row is None:
+        raise rules.not_found(written.key, written.uid)
+    ours = and_(
+        history.c.commit_id == written.commit, history.c.uid == written.uid, history.c.revision == written.revision
+    )
+    if (await connection.execute(select(history.c.revision).where(ours))).first() is not None:
+        return
+    if lease is not None and (written.uid, row.lease_owner, row.lease_epoch) != (lease.uid, lease.owner, lease.epoch):
+        raise rules.displaced(written.key, lease)
+    raise rules.conflict(written.key, written.revision - 1, row.revision)
+
+
+def _listing(wanted: Iterable[ColumnElement[bool]]) -> Select[Any]:
+    owner = case((job.c.lease_until > DatabaseTime(), job.c.lease_owner), else_=null()).label("owner")
+    columns = (job.c.key, job.c.uid, job.c.revision, job.c.document, job.c.created, job.c.updated, owner)
+    return select(*columns).where(*wanted).order_by(job.c.updated.desc(), job.c.key, job.c.number)
+
+
+def _all(query: Select[Any]) -> Work[list[Row[Any]]]:
+    async def work(connection: AsyncConnection) -> list[Row[Any]]:
+        return list(await connection.execute(query))
+
+    return work
+
+
+def _record(row: Row[Any]) -> Record:
+    return rules.read_document(row.document, row.key, row.uid, row.revision)
+
+
+def _listed(row: Row[Any]) -> Listed:
+    record, problem = None, ""
+    try:
+        record = _record(row)
+    except UnreadableRecord as error:
+        problem = str(error)
+    return Listed(
+        key=row.key,
+        uid=row.uid,
+        record=record,
+        problem=problem,
+        created=row.created,
+        updated=row.updated,
+        owner=row.owner,
+    )
+
+
+def _lines(key: str, row: Row[Any]) -> tuple[str, ...]:
+    try:
+        return msgspec.json.decode(row.lines, type=tuple[str, ...])
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise UnreadableRecord(
+            f"job {key!r}: the history of revision {row.revision} cannot be read: {error}"
+        ) from error

@@ -1,0 +1,342 @@
+"""The only loop: read the record, ask the scheduler, decide, commit, call, and wait.
+
+One rule: nothing is remembered here that the record does not hold, except replies on their way into the next commit;
+whatever stops this loop, at whatever line, the next one reads the record and carries on. It starts nothing that
+outlives it. It asks no questions about the job: `next` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from dispatch_core.adapters.contract import Adapter, Job, Launch, Target
+from dispatch_core.errors import (
+    CommitUnknown,
+    Conflict,
+    DispatchError,
+    Displaced,
+    Owned,
+    SchedulerUnavailable,
+    StoreUnavailable,
+)
+from dispatch_core.evidence import CallReplied, Evidence, Listing, StartReplied, is_news, merge, seen
+from dispatch_core.find import observe
+from dispatch_core.next import decide, unreachable
+from dispatch_core.plan import Secret
+from dispatch_core.record import Answer, Call, Kind, Record, Reply, Submission, object_name
+from dispatch_core.stores.contract import Lease, Store
+from dispatch_core.story import story
+from dispatch_core.turn import Decision, Send, Start
+
+log = logging.getLogger(__name__)
+
+RECORD_SECONDS = 5.0
+"""While it waits, a supervisor reads its record this often: a person's cancel or hold is seen within it."""
+
+Secrets = Callable[[Secret], Awaitable[str]]
+"""Reads one secret; raises DispatchError where it cannot be read."""
+
+
+async def no_secrets(secret: Secret) -> str:
+    """What a supervisor that was given no source of secrets reads."""
+    raise DispatchError(f"no source of secrets was given to read {secret.source} {secret.name!r} from")
+
+
+class Supervisor:
+    """Runs the passes of any number of jobs on one cluster; several may run the same job at the same time.
+
+    `lease_seconds` is raised to twice the longest bounded step where it is shorter; None: without leases.
+    `drain_seconds`: when it is cancelled, the step in flight may take this long to end; past it the step is abandoned,
+    and its call stays unknown.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        adapter: Adapter,
+        *,
+        secrets: Secrets = no_secrets,
+        lease_seconds: float | None = 30.0,
+        drain_seconds: float = 30.0,
+        name: str = "",
+    ) -> None:
+        self.store = store
+        self.adapter = adapter
+        self.secrets = secrets
+        self.step_seconds = adapter.bounds.window_seconds + adapter.bounds.call_seconds
+        self.lease_seconds = None if lease_seconds is None else max(lease_seconds, 2 * self.step_seconds)
+        self.drain_seconds = drain_seconds
+        self.name = name or f"supervisor {uuid.uuid4().hex[:8]}"
+
+    async def run(self, key: str, uid: str | None = None, *, until_outcome: bool = False) -> Record:
+        """Attend to one job until it is settled, or until it has an outcome; returns its record.
+
+        Raises Owned if another supervisor holds the job, Displaced if it loses it. Cancelling it leaves the job running
+        and gives the lease up.
+        """
+        record = await self.store.read(key, uid)
+        if _is_over(record, until_outcome):
+            return record
+        loop = _Loop(self, record)
+        await loop.claim()
+        try:
+            while not _is_over(record, until_outcome):
+                seconds = await loop.drained_pass()
+                if seconds > 0:
+                    await loop.wait(seconds)
+                record = loop.record
+        finally:
+            await asyncio.shield(loop.leave())
+        return record
+
+    async def attend(self, key: str, uid: str | None = None, *, until_outcome: bool = False) -> Record:
+        """As `run`, but where another supervisor has the job, wait and take over when it leaves; an outage of the store
+        is waited out, once the record was read."""
+        uid = (await self.store.read(key, uid)).uid
+        while True:
+            try:
+                return await self.run(key, uid, until_outcome=until_outcome)
+            except (Owned, Displaced, StoreUnavailable) as hindrance:
+                log.info("job %s: %s; trying again", key, hindrance)
+                await asyncio.sleep(RECORD_SECONDS)
+
+    async def sweep(self, record: Record) -> None:
+        """One pass over a settled record, of which an object was seen alive (S2)."""
+        loop = _Loop(self, record)
+        try:
+            await loop.drained_pass()
+        finally:
+            await asyncio.shield(loop.leave())
+
+
+def _is_over(record: Record, until_outcome: bool) -> bool:
+    return record.settled or (until_outcome and record.outcome is not None)
+
+
+class _Loop:
+    """One job's loop: what it holds is the lease, and the replies that ride in its next commit."""
+
+    def __init__(self, supervisor: Supervisor, record: Record) -> None:
+        self.s = supervisor
+        self.record = record
+        self.held: list[Evidence] = []
+        self.lease: Lease | None = None
+        self._renewed = 0.0
+        self._stopping = False
+
+    # --- the lease
+
+    async def claim(self) -> None:
+        if self.s.lease_seconds is not None:
+            self.lease = await self.s.store.acquire(self.record, self.s.name, self.s.lease_seconds)
+            self._renewed = _monotonic()
+
+    async def _renew(self) -> None:
+        """Between steps, once a third of the lease is over."""
+        if self.lease is None or self.s.lease_seconds is None:
+            return
+        if _monotonic() - self._renewed > self.s.lease_seconds / 3:
+            await self.s.store.renew(self.lease, self.s.lease_seconds)
+            self._renewed = _monotonic()
+
+    async def leave(self) -> None:
+        """Commit what is held, and give the lease up; bounded, and never in the way of what ended the loop."""
+        with suppress(DispatchError, TimeoutError):
+            async with asyncio.timeout(self.s.drain_seconds):
+                if self.held:
+                    await self._commit_evidence(self.held)
+                if self.lease is not None:
+                    await self.s.store.release(self.lease)
+
+    # --- one pass
+
+    async def drained_pass(self) -> float:
+        """One pass; if the loop is cancelled meanwhile, its step in flight is drained first (R3)."""
+        work = asyncio.ensure_future(self._pass())
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            self._stopping = True
+            try:
+                await asyncio.wait({work}, timeout=self.s.drain_seconds)
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+            raise
+        return work.result()
+
+    async def _pass(self) -> float:
+        """Read, find, decide, commit, call; returns how long to wait if nothing happens."""
+        await self._renew()
+        self.record = read = await self.s.store.read(self.record.key, self.record.uid)
+        merged = merge(read, self.held)
+        facts: list[Evidence] = list(self.held)
+        try:
+            listing = await self._find(read)
+        except SchedulerUnavailable as error:
+            decision = unreachable(read, merged, datetime.now(UTC), str(error))
+        else:
+            facts += seen(listing)
+            decision = decide(read, observe(merged, listing, self.s.adapter.bounds, self.s.adapter.capabilities))
+        if self._stopping or decision.record is None:
+            self.held = self.held if self._stopping else []
+            return decision.wake_seconds
+        try:
+            self.record = await self._commit(read, decision)
+        except Conflict:
+            await self._commit_evidence(facts)
+            return 0.0
+        except Displaced:
+            await self._commit_evidence(facts)
+            raise
+        except CommitUnknown as error:
+            log.warning("job %s: %s; reading again", read.key, error)
+            return 0.0
+        for call in decision.calls:
+            if self._stopping:
+                break
+            await self._renew()
+            await self._call(call)
+        return decision.wake_seconds
+
+    async def _find(self, read: Record) -> Listing:
+        try:
+            async with asyncio.timeout(self.s.step_seconds):
+                return await self.s.adapter.find(Job.of(read))
+        except TimeoutError as error:
+            raise SchedulerUnavailable(f"no listing within {self.s.step_seconds:g} s") from error
+
+    async def _commit(self, read: Record, decision: Decision) -> Record:
+        assert decision.record is not None  # noqa: S101 - asked before
+        lines = story(read, decision.record)
+        record = await self.s.store.commit(
+            decision.record,
+            against=read.revision,
+            commit=uuid.uuid4().hex,
+            actor=self.s.name,
+            lines=lines,
+            lease=self.lease,
+        )
+        self.held = []
+        for line in lines:
+            log.info("job %s: %s", read.key, line)
+        return record
+
+    async def _commit_evidence(self, facts: Sequence[Evidence]) -> None:
+        """Merge facts at whatever the revision is now, without a lease and without marks (C3)."""
+        while True:
+            newest = await self.s.store.read(self.record.key, self.record.uid)
+            merged = merge(newest, facts)
+            if not is_news(newest, merged):
+                break
+            try:
+                await self.s.store.commit(
+                    merged,
+                    against=newest.revision,
+                    commit=uuid.uuid4().hex,
+                    actor=f"evidence of {self.s.name}",
+                    lines=story(newest, merged),
+                )
+                break
+            except Conflict:
+                continue
+        self.held = []
+
+    # --- calls
+
+    async def _call(self, call: Start | Send) -> None:
+        """Make one call, and hold its reply for the next commit; what breaks on the way is unknown (G5)."""
+        try:
+            async with asyncio.timeout(self.s.step_seconds):
+                fact = await (self._start(call) if isinstance(call, Start) else self._send(call.call))
+        except (SchedulerUnavailable, OSError, TimeoutError) as error:
+            reply = Reply(answer=Answer.UNKNOWN, text=str(error) or type(error).__name__)
+            fact = _replied(call, reply)
+        self.held.append(fact)
+
+    async def _start(self, call: Start) -> Evidence:
+        submission = self.record.submissions[call.submission - 1]
+        try:
+            wanted = submission.spec.secret_environment
+            secrets = {name: await self.s.secrets(source) for name, source in wanted.items()}
+        except DispatchError as error:
+            return _replied(call, Reply(answer=Answer.REFUSED, text=str(error)))
+        launch = Launch(
+            key=self.record.key,
+            uid=self.record.uid,
+            submission=call.submission,
+            attempt=call.attempt,
+            name=object_name(self.record.uid, call.submission, call.attempt),
+            spec=submission.spec,
+            may_requeue=self.record.plan.requeues,
+            previous_cause=_previous_cause(self.record, submission),
+        )
+        return _replied(call, await self.s.adapter.start(launch, secrets, call.deadline))
+
+    async def _send(self, call: Call) -> Evidence:
+        adapter = self.s.adapter
+        if call.object is None:
+            return _call_replied(call, await adapter.stop_job(self.record.names(), call.deadline))
+        object = self.record.object(call.object)
+        assert object is not None  # noqa: S101 - a call names a recorded object
+        target = Target(id=object.id, name=object.name, run=call.run)
+        if call.kind is Kind.OPEN and not await self._still_stands():
+            text = "not sent: the record has moved on"
+            return _call_replied(call, Reply(answer=Answer.LATE, text=text))
+        make = {
+            Kind.OPEN: adapter.open,
+            Kind.SHUT: adapter.shut,
+            Kind.STOP: adapter.stop,
+            Kind.HOLD: adapter.hold,
+            Kind.RELEASE: adapter.release,
+            Kind.REQUEUE: adapter.requeue,
+        }[call.kind]
+        return _call_replied(call, await make(target, call.deadline))
+
+    async def _still_stands(self) -> bool:
+        """Whether the revision that committed the Open is still the newest, read right before it is sent (X3)."""
+        newest = await self.s.store.read(self.record.key, self.record.uid)
+        return (newest.revision, newest.commit) == (self.record.revision, self.record.commit)
+
+    # --- waiting
+
+    async def wait(self, seconds: float) -> None:
+        """Until the watch, the timer, or a change of the record that somebody else committed."""
+        until = _monotonic() + seconds
+        while (left := until - _monotonic()) > 0:
+            part = min(left, RECORD_SECONDS)
+            began = _monotonic()
+            await self.s.adapter.watch(Job.of(self.record), part)
+            await self._renew()
+            newest = await self.s.store.read(self.record.key, self.record.uid)
+            if newest.revision != self.record.revision or _monotonic() - began < part:
+                return
+
+
+def _monotonic() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _replied(call: Start | Send, reply: Reply) -> Evidence:
+    if isinstance(call, Start):
+        return StartReplied(submission=call.submission, attempt=call.attempt, reply=reply)
+    return _call_replied(call.call, reply)
+
+
+def _call_replied(call: Call, reply: Reply) -> CallReplied:
+    return CallReplied(kind=call.kind, object=call.object, run=call.run, hold=call.hold, count=call.count, reply=reply)
+
+
+def _previous_cause(record: Record, submission: Submission) -> str:
+    """How the submission before ended: the run can read it, to resume from a checkpoint."""
+    if submission.number == 1:
+        return ""
+    earlier = record.submissions[submission.number - 2]
+    object = record.object(earlier.canonical) if earlier.canonical else None
+    end = object.end_of(object.run) if object is not None else None
+    return str(end.cause) if end is not None else "unknown"
