@@ -173,7 +173,7 @@ def _await_absence(turn: Turn, last: Submission) -> None:
     for attempt in last.attempts:
         name = f"attempt {attempt.number} of submission {last.number}"
         mark = attempt.missing
-        if observed.is_unmatched(last, attempt):
+        if observed.is_unmatched(last, attempt) and not observed.is_absent(last, attempt):
             expiry = observed.expiry(attempt.deadline)
             if not observed.expired(attempt.deadline):
                 turn.note(Reason.AWAITING_EXPIRY, f"{name} can still land", until=expiry + INSTANT)
