@@ -244,7 +244,7 @@ def _first(record: Record, fact: Seen) -> Object:
         state=sighting.state,
         hold=sighting.hold,
         opened=sighting.state in SHOWN_OPEN,
-        nodes=sighting.nodes,
+        nodes=tuple(sorted(set(sighting.nodes))),
         ends=_ends((), fact),
         foreign=tags is None,
     )
@@ -255,7 +255,8 @@ def _again(before: Object, fact: Seen) -> Object:
     sighting = fact.sighting
     known = (before.run, _RANK[before.state], before.seen, before.state, before.hold, before.nodes)
     shown = (sighting.run, _RANK[sighting.state], fact.at, sighting.state, sighting.hold, sighting.nodes)
-    run, _, at, state, hold, nodes = max(known, shown)
+    run, _, at, state, hold, _ = max(known, shown)
+    nodes = {node for known_run, *_, on in (known, shown) if known_run == run for node in on}
     return msgspec.structs.replace(
         before,
         first_seen=min(before.first_seen, fact.at),
@@ -263,7 +264,7 @@ def _again(before: Object, fact: Seen) -> Object:
         run=run,
         state=state,
         hold=hold,
-        nodes=nodes,
+        nodes=tuple(sorted(nodes)),  # of its run, whichever sighting tells them
         opened=before.opened or sighting.state in SHOWN_OPEN,
         ends=_ends(before.ends, fact),
         missing=None,
