@@ -238,8 +238,9 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
 def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
     if sighting.state is not State.GATED:
         _shut_behind(turn, object, sighting)
-        reason = Reason.RUNNING if sighting.state is State.RUNNING else Reason.QUEUED
-        turn.note(reason, f"{object.id} is {sighting.state}", object.id)
+        if sighting.state is not State.ENDED:
+            reason = Reason.RUNNING if sighting.state is State.RUNNING else Reason.QUEUED
+            turn.note(reason, f"{object.id} is {sighting.state}", object.id)
         return
     false = [c for c in gate.conditions(turn.record, turn.observed, object) if not c.holds]
     for condition in false:
