@@ -238,7 +238,10 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
 def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
     if sighting.state is not State.GATED:
         _shut_behind(turn, object, sighting)
-        if sighting.state is not State.ENDED:
+        if sighting.state is State.UNRECOGNIZED:
+            text = f"{object.id} is in a state that this version does not know: a person says what follows"
+            turn.note(Reason.UNRECOGNIZED, text, object.id)
+        elif sighting.state is not State.ENDED:
             reason = Reason.RUNNING if sighting.state is State.RUNNING else Reason.QUEUED
             turn.note(reason, f"{object.id} is {sighting.state}", object.id)
         return
