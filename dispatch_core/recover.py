@@ -56,16 +56,14 @@ def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
         else:
             _carry_out(turn, intent, None)
         return
-    if turn.record.spent(key) is not None:
-        return
     end = turn.observed.end_of(object, run) or End(cause=Cause.RERUN, message="the scheduler ran it again on its own")
-    rule = _rule(turn.record, end)
+    spent = turn.record.spent(key)
+    rule = _rule(turn.record, end) if spent is None else turn.record.plan.rule(spent) or NEVER_RAN
+    if rule is not None and spent is None:
+        turn.spend(key, rule.name)
+        turn.note(Reason.RECOVERING, f"run {run} ended ({end.cause}) and another followed: rule {rule.name}", object.id)
     if rule is not None and rule.do in AGAIN:
-        turn.spend(key, rule.name)
-        turn.note(Reason.RECOVERING, f"run {run} ended ({end.cause}), rule {rule.name}: run {run + 1} is it", object.id)
         return
-    if rule is not None:
-        turn.spend(key, rule.name)
     succeeded = end.cause is Cause.COMPLETED or (rule is not None and rule.do is Action.SUCCEED)
     turn.end_job(Result.SUCCEEDED if succeeded else Result.FAILED, end, rule.name if rule else NO_RULE)
 
