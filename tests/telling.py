@@ -7,7 +7,9 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
                                  [memory*1.5<=64] [elsewhere]; unmatched manual; foreign stop; requeues; shuts;
                                  memory 16; leased a; call|window|absence|repeat 10s
     a reads; a lists LIES; a decides; a commits; a merges; a sends, FATE
+    a commits, unanswered | never landing; a reads back
     a passes LIES, FATE          all of these; "passes on" until a pass commits and sends nothing, "quietly" in one line
+    20 times, every 10m: a passes LIES, FATE
     a restarts; b takes the lease
       LIES: incomplete | silent | without o1 o2 | taking 5s
       FATE: reply lost | nothing arrives | refused TEXT | late     of every call that is sent
@@ -17,6 +19,7 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
     o1 accounts for nothing
       END: CAUSE [CODE] [: MESSAGE]
     admin opens | holds | releases | stops | requeues o1;   foreign f1 appears [as NAME], [STATE]
+    somebody takes the id of o1
     time +30s
     ann looks; ann cancels | holds: WHY | releases | resolves succeeded | disposes 1.1
     show gate | record | calls | receipt
@@ -164,6 +167,16 @@ class Teller:
             return
         yield f"commits revision {committed.revision}" if committed is not None else "nothing to commit"
 
+    @says(r"(?P<who>\w+) commits, (?P<how>unanswered|never landing)")
+    def commits_unknown(self, who: str, how: str) -> Iterator[str]:
+        self.world.commits_unknown(who, lands=how == "unanswered")
+        yield "the connection broke: it landed, or it did not"
+
+    @says(r"(?P<who>\w+) reads back")
+    def reads_back(self, who: str) -> Iterator[str]:
+        landed = self.world.reads_back(who)
+        yield f"it landed as revision {landed.revision}" if landed is not None else "it never landed"
+
     @says(r"(?P<who>\w+) merges")
     def merges(self, who: str) -> Iterator[str]:
         before = self.world.record
@@ -205,7 +218,7 @@ class Teller:
         world.replies(flight, reply)
         return f"{fate}, so unknown" if fate in ("reply lost", "nothing arrives") else replied(reply)
 
-    @says(r"(?P<who>\w+) passes(?P<on> on)?(?P<quietly> quietly)?(?P<lies>( [^,]*)?)(?P<fate>(, .*)?)")
+    @says(r"(?P<who>\w+) passes(?P<on> on)?(?P<quietly> quietly)?(?P<lies>( [^,]*?)?)(?P<fate>(, .*)?)")
     def passes(self, who: str, on: str | None, quietly: str | None, lies: str, fate: str) -> Iterator[str]:
         for _ in range(AT_MOST if on else 1):
             lines, idle = self._one_pass(who, lies, fate)
@@ -218,6 +231,17 @@ class Teller:
                 raise Impossible(f"{who} did not come to rest in {AT_MOST} passes")
         if quietly:
             yield f"{who} is at rest, on revision {self.world.record.revision}"
+
+    @says(r"(?P<times>\d+) times, every (?P<gap>\S+): (?P<who>\w+) passes(?P<lies>( [^,]*?)?)(?P<fate>(, .*)?)")
+    def passes_often(self, times: str, gap: str, who: str, lies: str, fate: str) -> Iterator[str]:
+        before = self.world.record
+        for _ in range(int(times)):
+            self._one_pass(who, lies, fate)
+            self.world.passes_time(seconds(gap))
+        yield f"{who} at {when(self.world.now)}, from revision {before.revision}, in short"
+        for line in story(before, self.world.record):
+            yield f"  {line}"
+        yield f"  revision {self.world.record.revision}"
 
     def _one_pass(self, who: str, lies: str, fate: str) -> tuple[list[str], bool]:
         world = self.world
@@ -334,6 +358,12 @@ class Teller:
             case "requeues":
                 scheduler.reruns(id)
 
+    @says(r"somebody takes the id of (?P<id>o\d+)")
+    def reused(self, id: str) -> None:
+        if id in self.world.scheduler.things:
+            raise Impossible(f"{id} is not lost")
+        self.world.scheduler.reused.add(id)
+
     @says(r"foreign (?P<id>f\d+) appears(?: as (?P<name>[^\s,]+))?(?:, (?P<state>\w+))?")
     def foreign(self, id: str, name: str | None, state: str | None) -> None:
         phase = State(state or "running")
@@ -392,6 +422,7 @@ class Teller:
         if object is None:
             yield "no canonical object"
             return
+        yield f"the gate of {object.id} is {'shut' if gate.is_shut(observed, object) else 'open'}"
         for row in gate.conditions(observed.record, observed, object):
             yield f"{'yes' if row.holds else 'no '} {row.name}: {row.text}"
 

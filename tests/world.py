@@ -107,6 +107,8 @@ class Scheduler:
         self.requeues = requeues
         self.things: dict[str, Thing] = {}
         self.made = 0
+        self.reused: set[str] = set()
+        """Ids that belong to somebody else's job now."""
         self.broken: list[str] = []
         """The laws that were broken, in words."""
 
@@ -179,6 +181,8 @@ class Scheduler:
     def act(self, kind: Kind, id: str, name: str, run: int) -> Reply:
         """One call on one object; the host compares identity and run in the command that acts."""
         thing = self.things.get(id)
+        if id in self.reused:
+            return Reply(answer=Answer.REFUSED, text=f"{id} has another name")
         if thing is None or thing.name != name:
             return Reply(answer=Answer.REFUSED, text=f"there is no {id}")
         if thing.run != run:
@@ -230,13 +234,6 @@ class Flight:
     def deadline(self) -> datetime:
         return self.call.deadline if isinstance(self.call, Start) else self.call.call.deadline
 
-    def replied(self, reply: Reply) -> Evidence:
-        call = self.call
-        if isinstance(call, Start):
-            return StartReplied(submission=call.submission, attempt=call.attempt, reply=reply)
-        row = call.call
-        return CallReplied(kind=row.kind, object=row.object, run=row.run, hold=row.hold, count=row.count, reply=reply)
-
 
 @dataclass
 class View:
@@ -249,6 +246,8 @@ class View:
     committed: Record | None = None
     sent: bool = False
     replies: list[Evidence] = field(default_factory=list)
+    pending: tuple[Record, str] | None = None
+    """What was sent to the store, and its commit's id, while the answer is not known."""
     merged: int = 0
     """How many of the replies the decision holds."""
 
@@ -322,7 +321,8 @@ class World:
         shown = [t.sighting() for t in self.scheduler.things.values() if not t.hidden and t.id not in how.without]
         for sighting in shown:
             tags = read_name(sighting.name)
-            if tags is not None and tags.uid == UID and sighting.name not in self.record.names():
+            nobody = tags is not None and tags.uid == UID and sighting.name not in self.record.names()
+            if nobody and not self.scheduler.things[sighting.id].excused:
                 raise Impossible(f"{sighting.id} was made by no attempt that was ever committed")
         self.passes_time(how.taking)
         view.listing = Listing(
@@ -360,6 +360,24 @@ class World:
         del view.replies[: view.merged]
         return None if view.decision.record is None else view.committed
 
+    def commits_unknown(self, name: str, *, lands: bool) -> None:
+        """The connection breaks on the commit: it landed, or it did not, and the supervisor cannot tell."""
+        view = self.view(name)
+        if view.read is None or view.decision is None or view.decision.record is None:
+            raise Impossible(f"{name} has nothing to commit")
+        view.pending = (view.decision.record, f"{name}/{view.read.revision + 1}")
+        if lands:
+            self.commit(view.decision.record, view.read.revision, name, decision=True)
+
+    def reads_back(self, name: str) -> Record | None:
+        """Look for the commit by its id among all revisions; None where it never landed."""
+        view = self.view(name)
+        if view.pending is None:
+            raise Impossible(f"{name} waits for no commit")
+        view.committed = next((row for row in self.revisions if row.commit == view.pending[1]), None)
+        view.pending = None
+        return view.committed
+
     def merges(self, name: str) -> Record | None:
         """What is left of a decision that was refused: its evidence, at the newest revision, without a lease."""
         view = self.view(name)
@@ -382,7 +400,11 @@ class World:
     def sends(self, name: str) -> list[Flight]:
         """Put the allowed calls on their way."""
         record, flights = self.view(name).committed, []
-        for call in self.allowed(name):
+        allowed = self.allowed(name)
+        for call in self.view(name).decision.calls:  # type: ignore[union-attr]
+            if call not in allowed:
+                self.view(name).replies.append(replied(call, Reply(answer=Answer.LATE, text="not sent")))
+        for call in allowed:
             if isinstance(call, Start):
                 title, target = f"start {call.submission}.{call.attempt}", (call.submission, call.attempt)
                 flights.append(Flight(name, call, title, object_name(UID, *target)))
@@ -397,7 +419,7 @@ class World:
         return flights
 
     def replies(self, flight: Flight, reply: Reply) -> None:
-        self.view(flight.sender).replies.append(flight.replied(reply))
+        self.view(flight.sender).replies.append(replied(flight.call, reply))
 
     # --- the host
 
@@ -428,6 +450,14 @@ class World:
                     self.scheduler.stop(thing)
             return Reply(answer=Answer.DONE)
         return self.scheduler.act(row.kind, row.object or "", flight.target, row.run)
+
+
+def replied(call: Start | Send, reply: Reply) -> Evidence:
+    """What a supervisor holds of a call's reply."""
+    if isinstance(call, Start):
+        return StartReplied(submission=call.submission, attempt=call.attempt, reply=reply)
+    row = call.call
+    return CallReplied(kind=row.kind, object=row.object, run=row.run, hold=row.hold, count=row.count, reply=reply)
 
 
 def is_open(call: Start | Send) -> bool:
