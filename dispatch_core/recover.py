@@ -42,8 +42,6 @@ def judge(turn: Turn, object: Object) -> None:
     early = observed.end_of(object, object.run)
     if sighting is not None and sighting.state is State.ENDING and early is not None:
         _judge_early(turn, key, early, object)
-    elif observed.is_missing(object):
-        turn.note(Reason.AWAITING_ABSENCE, f"{object.id} is not listed, and not yet known to be gone", object.id)
 
 
 def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
