@@ -54,6 +54,9 @@ from tests.wording import (
 )
 from tests.world import Conflict, Displaced, Flight, Impossible, Lists, Thing, View, World
 
+PASS_SECONDS = 1.0
+"""What a whole pass takes; a step by itself takes none."""
+
 AT_MOST = 40
 """Passes in a row."""
 
@@ -260,6 +263,7 @@ class Teller:
             steps += self.sends(who, fate)
         if not steps or (committed is None and not decision.calls):
             steps.append(f"again in {decision.wake_seconds:g} s")
+        world.passes_time(PASS_SECONDS)
         return [*lines, *(f"  {step}" for step in steps)], committed is None and not decision.calls
 
     def _changes(self, before: Record, after: Record | None) -> tuple[str, ...]:
