@@ -86,15 +86,12 @@ def judge_end(turn: Turn, key: str, end: End, object: Object | None) -> None:
     name = object.id if object is not None else f"submission {record.submissions[-1].number}"
     intent, spent = record.intent(key), record.spent(key)
     if intent is not None:
-        if end.cause is Cause.VANISHED and intent.cause is not Cause.VANISHED:
-            turn.drop(intent)
-            turn.note(Reason.VANISHED, f"{name} is gone without an end, and its unit of budget is spent", name)
-        else:
+        if end.cause is not Cause.VANISHED or intent.cause is Cause.VANISHED:
             _carry_out(turn, intent, object)
-        return
+            return
+        turn.drop(intent)
     if spent is not None:
-        reason = Reason.VANISHED if end.cause is Cause.VANISHED else Reason.HELD_BY_RULE
-        turn.note(reason, f"{name} ended ({end.cause}) and rule {spent} leaves what follows to a person", name)
+        _leave_to_person(turn, end, spent, name)
         return
     if end.cause is Cause.STOPPED:
         turn.note(Reason.UNEXPLAINED_STOP, f"{name} was stopped by us, and nothing says what for", name)
@@ -107,17 +104,17 @@ def judge_end(turn: Turn, key: str, end: End, object: Object | None) -> None:
     elif action is Action.HOLD:
         if rule is not None:
             turn.spend(key, rule.name)
-        turn.note(_held_for(end, rule), f"{name} ended ({end.cause}): {by} leaves what follows to a person", name)
+        _leave_to_person(turn, end, by, name)
     else:
         if rule is not None:
             turn.spend(key, rule.name)
         turn.end_job(Result.SUCCEEDED if action is Action.SUCCEED else Result.FAILED, end, by)
 
 
-def _held_for(end: End, rule: Rule | None) -> Reason:
-    if rule is not None:
-        return Reason.HELD_BY_RULE
-    return Reason.VANISHED if end.cause is Cause.VANISHED else Reason.UNRECOGNIZED
+def _leave_to_person(turn: Turn, end: End, by: str, name: str) -> None:
+    by_default = Reason.UNRECOGNIZED if by == NO_RULE else Reason.HELD_BY_RULE
+    reason = Reason.VANISHED if end.cause is Cause.VANISHED else by_default
+    turn.note(reason, f"{name} ended ({end.cause}): {by} leaves what follows to a person", name)
 
 
 def _rule(record: Record, end: End) -> Rule | None:
