@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dispatch_core.find import Observed, last_expiry
 from dispatch_core.plan import Value
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Kind, Mark, Object, Record, State
+from dispatch_core.record import Answer, Kind, Mark, Object, Record, State
 from dispatch_core.turn import INSTANT, Note, Turn
 
 
@@ -91,7 +91,7 @@ def unsettled(record: Record, observed: Observed) -> tuple[Open, ...]:
         )
         for call in observed.unexpired(Kind.REQUEUE)
     ]
-    if _second_stop_due(record, observed):
+    if _awaits_second_stop(record, observed):
         points.append(Open(reason=Reason.STOPPING, text="the job is stopped once more, now that no requeue can land"))
     if not observed.listing.complete:
         points.append(Open(reason=Reason.LISTING_INCOMPLETE, text="the listing is not complete"))
@@ -151,7 +151,17 @@ def _second_stop_due(record: Record, observed: Observed) -> bool:
     if expiry is None or observed.began <= expiry:
         return False
     row = record.call(Kind.STOP_JOB)
-    return row is None or row.committed <= expiry
+    return row is None or row.committed <= expiry or (row.reply is not None and row.reply.answer is Answer.LATE)
+
+
+def _awaits_second_stop(record: Record, observed: Observed) -> bool:
+    """Whether that StopJob is owed, or was neither answered nor can be taken for over."""
+    expiry = last_expiry(observed, (call for call in record.calls if call.kind is Kind.REQUEUE))
+    row = record.call(Kind.STOP_JOB)
+    if expiry is None or row is None or row.committed <= expiry:
+        return _second_stop_due(record, observed)
+    answered = row.reply is not None and row.reply.answer in (Answer.DONE, Answer.REFUSED)
+    return not answered and not observed.expired(row.deadline)
 
 
 def _is_proven(observed: Observed) -> bool:
