@@ -155,12 +155,12 @@ def _second_stop_due(record: Record, observed: Observed) -> bool:
 
 
 def _awaits_second_stop(record: Record, observed: Observed) -> bool:
-    """Whether that StopJob is owed, or was neither answered nor can be taken for over."""
+    """Whether that StopJob is owed, or was sent, not answered, and can still land."""
     expiry = last_expiry(observed, (call for call in record.calls if call.kind is Kind.REQUEUE))
     row = record.call(Kind.STOP_JOB)
-    if expiry is None or row is None or row.committed <= expiry:
+    if expiry is None or row is None or row.committed <= expiry or _second_stop_due(record, observed):
         return _second_stop_due(record, observed)
-    answered = row.reply is not None and row.reply.answer in (Answer.DONE, Answer.REFUSED)
+    answered = row.reply is not None and row.reply.answer is not Answer.UNKNOWN
     return not answered and not observed.expired(row.deadline)
 
 
