@@ -6,8 +6,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
-
 from dispatch_core.adapters.contract import Job, Launch, Target
 from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.plan import Cause, Spec
