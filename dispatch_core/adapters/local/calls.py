@@ -260,13 +260,15 @@ class Calls:
 
     def _stop_newest(self, id: str, name: str, deadline: datetime) -> list[Reply]:
         """Stop whatever run it is on, also where it is requeued meanwhile; nothing where it is not there any more."""
+        folder = os.path.join(self.objects, id)
         try:
-            run = spool.newest_run(os.path.join(self.objects, id))
+            run = spool.newest_run(folder)
         except spool.Gone:
             return []
         reply = self.stop(Target(id=id, name=name, run=run), deadline)
-        again = reply.answer is Answer.REFUSED
-        return [self.stop(Target(id=id, name=name, run=run + 1), deadline) if again else reply]
+        if reply.answer is Answer.REFUSED:
+            reply = self.stop(Target(id=id, name=name, run=run + 1), deadline)
+        return [reply] if os.path.lexists(folder) else []
 
     def bring_up(self, folder: str) -> None:
         """Start the runner of an open run that lacks one. More than one does no harm: the second gives up."""
