@@ -68,6 +68,9 @@ def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
 
 def _judge_early(turn: Turn, key: str, end: End, object: Object) -> None:
     """The cause is known while the run is still ending: spend, and authorize a resubmit; nothing else (G9)."""
+    if end.cause in (Cause.COMPLETED, Cause.UNRECOGNIZED):
+        turn.note(Reason.AWAITING_END, f"{object.id} is ending ({end.cause}): its end decides", object.id)
+        return
     intent = turn.record.intent(key)
     rule = None
     if intent is None and turn.record.spent(key) is None:

@@ -91,7 +91,7 @@ def unsettled(record: Record, observed: Observed) -> tuple[Open, ...]:
         )
         for call in observed.unexpired(Kind.REQUEUE)
     ]
-    if _awaits_second_stop(record, observed):
+    if _second_stop_due(record, observed):
         points.append(Open(reason=Reason.STOPPING, text="the job is stopped once more, now that no requeue can land"))
     if not observed.listing.complete:
         points.append(Open(reason=Reason.LISTING_INCOMPLETE, text="the listing is not complete"))
@@ -146,22 +146,14 @@ def _stop_job(turn: Turn) -> None:
 
 
 def _second_stop_due(record: Record, observed: Observed) -> bool:
-    """Whether StopJob is still owed once every requeue call has expired (X4)."""
+    """Whether StopJob is still owed, or not yet answered, once every requeue call has expired (X4)."""
     expiry = last_expiry(observed, (call for call in record.calls if call.kind is Kind.REQUEUE))
     if expiry is None or observed.began <= expiry:
         return False
     row = record.call(Kind.STOP_JOB)
-    return row is None or row.committed <= expiry or (row.reply is not None and row.reply.answer is Answer.LATE)
-
-
-def _awaits_second_stop(record: Record, observed: Observed) -> bool:
-    """Whether that StopJob is owed, or was sent, not answered, and can still land."""
-    expiry = last_expiry(observed, (call for call in record.calls if call.kind is Kind.REQUEUE))
-    row = record.call(Kind.STOP_JOB)
-    if expiry is None or row is None or row.committed <= expiry or _second_stop_due(record, observed):
-        return _second_stop_due(record, observed)
-    answered = row.reply is not None and row.reply.answer is not Answer.UNKNOWN
-    return not answered and not observed.expired(row.deadline)
+    if row is None or row.committed <= expiry:
+        return True
+    return row.reply is None or row.reply.answer in (Answer.UNKNOWN, Answer.LATE)
 
 
 def _is_proven(observed: Observed) -> bool:
