@@ -1,19 +1,20 @@
 """Generated histories: sentences drawn one after the other, laws checked after each.
 
-One rule: a walk keeps within what the design promises to bear. At most two listings lie about being complete, nobody opens
-a gate by hand, and the scheduler reruns only what runs. A law that breaks prints the walk as a history, to be pasted into
+One rule: a walk keeps within what can be borne. At most two listings lie about being complete, nobody opens a gate by
+hand, and the scheduler reruns only what runs. A law that breaks prints the walk as a history, to be pasted into
 `tests/histories` as it stands.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
 from dispatch_core.next import decide
 from dispatch_core.plan import AGAIN
-from dispatch_core.record import ATTEMPTS, Record, State, is_late, object_name
+from dispatch_core.record import ATTEMPTS, Record, State, is_late
 from dispatch_core.story import story
 from dispatch_core.turn import Decision, Send
 from tests.telling import Teller
@@ -180,33 +181,32 @@ def is_live(id: str, world: World) -> bool:
 
 def revision_laws(before: Record, after: Record) -> list[str]:
     """What no commit may do, whoever makes it."""
-    told = []
-    if before.outcome is not None and before.outcome != after.outcome:
-        told.append("the outcome changed")
-    if before.outcome is not None and len(after.submissions) > len(before.submissions):
-        told.append("a submission was authorized after the outcome")
-    if before.settled and not after.settled:
-        told.append("it is settled no more")
-    if before.settled and len(after.names()) > len(before.names()):
-        told.append("an attempt was made after it was settled")
-    for old, new in zip(before.submissions, after.submissions, strict=False):
-        if old.canonical is not None and new.canonical != old.canonical:
-            told.append(f"another object is canonical for submission {old.number}")
-        if sum(not is_late(attempt) for attempt in new.attempts) > ATTEMPTS:
-            told.append("too many attempts")
-    if not {unit.key for unit in before.budget} <= {unit.key for unit in after.budget}:
-        told.append("a unit came back")
-    if not {o.id for o in before.objects if o.retired} <= {o.id for o in after.objects if o.retired}:
-        told.append("a retired object is retired no more")
-    if not {call.identity for call in before.calls} <= {call.identity for call in after.calls}:
-        told.append("a call was forgotten")
-    return told
+    submissions = list(zip(before.submissions, after.submissions, strict=False))
+    ended = before.outcome is not None
+    broken = {
+        "the outcome changed": ended and before.outcome != after.outcome,
+        "a submission was authorized after the outcome": ended and len(after.submissions) > len(before.submissions),
+        "it is settled no more": before.settled and not after.settled,
+        "an attempt was made after it was settled": before.settled and len(after.names()) > len(before.names()),
+        "another object is canonical": any(old.canonical not in (None, new.canonical) for old, new in submissions),
+        "there are too many attempts": any(
+            sum(not is_late(attempt) for attempt in submission.attempts) > ATTEMPTS for submission in after.submissions
+        ),
+        "a unit came back": not {unit.key for unit in before.budget} <= {unit.key for unit in after.budget},
+        "a retired object is retired no more": not retired(before) <= retired(after),
+        "a call was forgotten": not {c.identity for c in before.calls} <= {c.identity for c in after.calls},
+    }
+    return [text for text, is_broken in broken.items() if is_broken]
+
+
+def retired(record: Record) -> set[str]:
+    return {object.id for object in record.objects if object.retired}
 
 
 def recounted(revisions: list[Record]) -> Counter[str]:
     """The units each rule has spent, counted from what the history tells, line by line."""
     units: Counter[str] = Counter()
-    for before, after in zip(revisions, revisions[1:], strict=False):
+    for before, after in pairwise(revisions):
         for line in story(before, after):
             key, spends, rule = line.partition(" spends one unit of ")
             if spends:
@@ -228,7 +228,7 @@ def launches(revisions: list[Record]) -> tuple[int, int]:
 
 
 def settle_down(walk: Walk, decision: Decision, read: Record) -> list[str]:
-    """Decide again and again on one listing, each time from what was just committed, and nothing sent: what is asked."""
+    """What is asked for on one listing, decided again and again from what was just committed, with nothing sent."""
     asked: list[str] = []
     observed = walk.world.observed("a")
     for _ in range(8):
@@ -245,7 +245,3 @@ def settle_down(walk: Walk, decision: Decision, read: Record) -> list[str]:
             ),
         )
     raise AssertionError(f"it does not come to rest: {decision.notes}\n{walk.text()}")
-
-
-def attempt_names(record: Record) -> list[str]:
-    return [object_name(UID, s.number, a.number) for s in record.submissions for a in s.attempts]
