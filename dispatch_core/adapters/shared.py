@@ -92,13 +92,15 @@ class Sighted:
         self.all = tuple(sightings)
         self._by: dict[tuple[str, str], list[int]] = {}
         for place, sighting in enumerate(self.all):
+            self._put("id", sighting.id, place)
             tags = read_name(sighting.name)
-            for key in (
-                ("id", sighting.id),
-                ("uid", "" if tags is None else tags.uid),
-                ("key", "" if sighting.state is State.ENDED else sighting.key),
-            ):
-                self._by.setdefault(key, []).append(place)
+            if tags is not None:
+                self._put("uid", tags.uid, place)
+            if sighting.state is not State.ENDED:
+                self._put("key", sighting.key, place)
+
+    def _put(self, kind: str, value: str, place: int) -> None:
+        self._by.setdefault((kind, value), []).append(place)
 
     def of(self, job: Job) -> tuple[Sighting, ...]:
         """The objects that concern a job, in the order of the snapshot."""

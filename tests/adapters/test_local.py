@@ -118,6 +118,17 @@ async def test_a_runner_killed_in_mid_run_is_a_node_failure(rig: LocalRig) -> No
     assert not lives(payload)
 
 
+async def test_a_payload_dies_with_its_runner_though_nobody_looks(rig: LocalRig) -> None:
+    case, target = await opened(rig, shell(rig, 'echo $$ >> "$1"; exec sleep 1000'))
+    (payload,) = await pids(rig, 1)
+    os.kill(runner_of(rig, target), signal.SIGKILL)
+    async for _ in rig.patiently():
+        if not lives(payload):
+            break
+    assert not lives(payload)
+    assert (await ended(case, target)).cause is Cause.NODE_FAILURE
+
+
 @pytest.mark.case("T7")
 async def test_a_runner_killed_while_it_waits_is_replaced(rig: LocalRig) -> None:
     case = Case(rig)
@@ -356,6 +367,23 @@ async def test_the_message_is_the_last_line_of_the_standard_error_without_secret
     end = await ended(case, target)
     assert end.message.startswith("*** is the token 000")
     assert len(end.message) == 1000
+
+
+@pytest.mark.case("T53")
+async def test_a_payload_takes_over_a_few_variables_only(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("LANG", "DISPATCH_TOKEN", "AIRFLOW__CORE__FERNET_KEY", "HOME", "TZ")
+    for name in names[:4]:
+        monkeypatch.setenv(name, "from the supervisor")
+    monkeypatch.setenv("HOME", str(rig.folder))
+    case = Case(rig)
+    spec = msgspec.structs.replace(rig.recital("told", (), names), environment={"TZ": "from the spec"})
+    target = await case.started(spec)
+    monkeypatch.setenv("LANG", "of whoever opens")
+    await case.open(target)
+    await ended(case, target)
+    told = await rig.recited("told")
+    assert told is not None
+    assert tuple(told[1].values()) == ("from the supervisor", None, None, str(rig.folder), "from the spec")
 
 
 async def test_secrets_are_removed_once_they_cannot_be_needed_again(rig: LocalRig) -> None:

@@ -186,6 +186,17 @@ async def test_twenty_requeues_at_once_make_one_run(rig: LocalRig) -> None:
     assert (await case.seen(target.id)).run == 2
 
 
+async def test_a_claim_is_given_back_though_a_fork_elsewhere_copied_it(tmp_path: Path) -> None:
+    """As a program with several threads that forks workers may: a copy of the open file has the flock as well."""
+    held = places.make_held(str(tmp_path / "claim"))
+    assert held is not None
+    copy = os.dup(held)
+    assert places.is_held(str(tmp_path / "claim"))
+    places.drop(held)
+    assert not places.is_held(str(tmp_path / "claim"))
+    os.close(copy)
+
+
 # Calls that stall
 
 
