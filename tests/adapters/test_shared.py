@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch_core.adapters.contract import Job
-from dispatch_core.adapters.shared import Sighted, Snapshots
+from dispatch_core.adapters.shared import KEPT_CHANGES, Listings, Sighted, Snapshot, Snapshots
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Sighting
 from dispatch_core.record import State, object_name
@@ -144,6 +145,103 @@ async def test_nothing_runs_while_nobody_asks() -> None:
     await snapshots.close()
 
 
+class World:
+    """What a cluster shows, and whether it answers."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, State] = {}
+        self.down = False
+        self.listings = Listings(self.take, 0.0)
+
+    async def take(self) -> Snapshot:
+        if self.down:
+            raise SchedulerUnavailable("no answer")
+        now = datetime.now(UTC)
+        names = {id: object_name(job_of(id).uid, 1, 1) for id in self.shown}
+        rows = [Sighting(id=id, name=names[id], key=job_of(id).key, state=s) for id, s in self.shown.items()]
+        return Snapshot(now, now, rows)
+
+    def watch(self, id: str) -> asyncio.Task[None]:
+        return asyncio.create_task(self.listings.watch(job_of(id), 60.0))
+
+    async def turns(self, snapshots: int = 3) -> None:
+        """Wait for some more snapshots."""
+        async with asyncio.timeout(10):
+            until = self.listings.count + snapshots
+            while self.listings.count < until:  # noqa: ASYNC110 - what is waited for is a count
+                await asyncio.sleep(0)
+
+
+def job_of(id: str) -> Job:
+    return Job(key=f"job {id}", uid=f"{id}1111111")
+
+
+@pytest.mark.promise("A3")
+async def test_a_watch_wakes_for_its_own_job_only() -> None:
+    world = World()
+    world.shown = {"a": State.GATED, "b": State.GATED}
+    await world.listings.find(job_of("a"))
+    first, second = world.watch("a"), world.watch("b")
+    await world.turns()
+    assert not first.done()
+    world.shown["a"] = State.RUNNING
+    await asyncio.wait_for(first, 10)
+    await world.turns()
+    assert not second.done()
+    del world.shown["b"]
+    await asyncio.wait_for(second, 10)
+    await some_turns()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await world.listings.close()
+
+
+async def test_a_watch_wakes_for_what_changed_since_the_latest_listing() -> None:
+    """Another job's listing took note of it in between."""
+    world = World()
+    world.shown = {"a": State.GATED}
+    await world.listings.find(job_of("a"))
+    world.shown = {"a": State.ENDED}
+    await world.listings.find(job_of("b"))
+    await world.listings.find(job_of("b"))
+    await asyncio.wait_for(world.watch("a"), 10)
+    await world.listings.find(job_of("a"))
+    watching = world.watch("a")
+    await world.turns()
+    assert not watching.done()
+    watching.cancel()
+    for _ in range(KEPT_CHANGES + 2):
+        await world.listings.everything()
+    await asyncio.wait_for(world.watch("a"), 10)
+    await world.listings.close()
+
+
+async def test_a_watch_outlasts_an_outage_and_its_time_is_bounded() -> None:
+    world = World()
+    world.shown = {"a": State.GATED}
+    await world.listings.find(job_of("a"))
+    watching = world.watch("a")
+    world.down = True
+    await world.turns()
+    assert not watching.done()
+    world.shown, world.down = {"a": State.ENDED}, False
+    await asyncio.wait_for(watching, 10)
+    await asyncio.wait_for(world.listings.watch(job_of("c"), 0.01), 10)
+    await world.listings.close()
+
+
+@pytest.mark.promise("R2")
+async def test_who_watches_is_told_of_a_close() -> None:
+    world = World()
+    watching = world.watch("a")
+    await world.turns()
+    await world.listings.close()
+    (told,) = await asyncio.gather(watching, return_exceptions=True)
+    assert isinstance(told, SchedulerUnavailable)
+    with pytest.raises(SchedulerUnavailable):
+        await world.listings.watch(job_of("a"), 1.0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 UIDS = st.sampled_from(["0f3a9c21b7d4e865", "1111111111111111"])
 NAMES = st.one_of(st.builds(object_name, UIDS, st.integers(1, 2), st.integers(1, 2)), st.sampled_from(["", "mangled"]))
 KEYS = st.sampled_from(["", "one", "other"])
@@ -154,4 +252,6 @@ JOBS = st.builds(Job, key=KEYS, uid=UIDS, known=st.lists(IDS).map(tuple))
 
 @given(st.lists(SIGHTINGS, max_size=12), JOBS)
 def test_a_jobs_part_is_what_concerns_it(sightings: list[Sighting], job: Job) -> None:
-    assert Sighted(sightings).of(job) == tuple(sighting for sighting in sightings if job.concerns(sighting))
+    listed = {sighting.id: sighting for sighting in sightings}
+    wanted = [listed[id] for id in sorted(listed) if job.concerns(listed[id])]
+    assert list(Sighted(listed.values()).of(job)) == wanted
