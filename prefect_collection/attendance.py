@@ -8,8 +8,9 @@ knows no Prefect: what a run was asked is told to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import anyio
 
@@ -31,24 +32,23 @@ DRAIN_SECONDS = 8.0
 STOP_SECONDS = 10.0
 """For the clean-up after a cancel, out of those; what is left is the janitor's."""
 
+Asked = Callable[[], Awaitable[str]]
+"""Tells why the job must be cancelled; "" where nobody asked for that."""
+
 
 class Attendance:
-    """One job, one run. `name` is the supervisor's: the same name takes its job over at once, also after a crash.
-
-    `tell` is given each line of the job's story once it is in the record, and each warning as such.
-    """
+    """One run's way to attend to a job. `name` is its supervisor's: the same name takes a job over at once, also after
+    a crash. `tell` is given each line of the job's story once it is in the record, `warn` what a person should know."""
 
     def __init__(
         self,
         connection: Connection,
-        record: Record,
         *,
         name: str,
         secrets: Secrets,
         tell: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self.key, self.uid = record.key, record.uid
         self.store = connection.store
         self.client = Client(connection.store, who=name)
         self.supervisor = Supervisor(
@@ -57,67 +57,78 @@ class Attendance:
         self.tell, self.warn = tell, warn
         self._told = 0
 
-    async def until_settled(self, *, settle_seconds: float, must_cancel: Callable[[], Awaitable[str]]) -> Record:
-        """The record once it is settled, or `settle_seconds` after its outcome.
+    async def until_settled(
+        self, submit: Coroutine[Any, Any, Record], *, settle_seconds: float, must_cancel: Asked
+    ) -> Record:
+        """The record of what `submit` makes or finds, once it is settled, or `settle_seconds` after its outcome.
 
-        Cancelled itself, it asks `must_cancel` for the reason to cancel the job ("" for none: the job runs on), does so
-        within LEAVE_SECONDS, and passes the cancellation on.
+        Cancelled itself, it asks `must_cancel`, cancels the job or lets go of it, all within LEAVE_SECONDS, and passes
+        the cancellation on.
         """
-        work = asyncio.ensure_future(self._supervise(settle_seconds))
+        # On its own: cut off in the middle, nobody would know whether there is a job.
+        submitted = asyncio.ensure_future(submit)
+        work = asyncio.ensure_future(self._supervise(submitted, settle_seconds))
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=STORY_SECONDS)
-                await self._tell_news()
+                if submitted.done() and submitted.exception() is None:
+                    await self._tell_news(submitted.result())
             return work.result()
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # a cancellation, or the signal that Prefect raises as an exception of its own
-            # Prefect's time limit cancels every await from now on, but those under a shield.
+            # Where a time limit of Prefect's has run out, every await is cancelled again, but those under a shield.
             with anyio.move_on_after(LEAVE_SECONDS, shield=True):
-                await self._leave(work, must_cancel)
+                await asyncio.wait({submitted}, timeout=DRAIN_SECONDS)
+                if submitted.done() and submitted.exception() is None:
+                    await self._leave(submitted.result(), work, must_cancel)
+                submitted.cancel()
+                work.cancel()
             raise
 
-    async def cancel(self, reason: str) -> None:
-        """Commit the cancel, then supervise the clean-up for STOP_SECONDS. Raises DispatchError if nobody knows it."""
-        await self.client.cancel(self.key, uid=self.uid, reason=reason)
+    async def cancel(self, record: Record, reason: str) -> None:
+        """Commit the cancel, then supervise the clean-up for STOP_SECONDS. Raises DispatchError where it is not
+        committed."""
+        await self.client.cancel(record.key, uid=record.uid, reason=reason)
         with suppress(TimeoutError, DispatchError):
             async with asyncio.timeout(STOP_SECONDS):
-                await self.supervisor.attend(self.key, self.uid)
+                await self.supervisor.attend(record.key, record.uid)
 
-    async def _supervise(self, settle_seconds: float) -> Record:
-        record = await self.supervisor.attend(self.key, self.uid, until_outcome=True)
+    async def _supervise(self, submitted: asyncio.Future[Record], settle_seconds: float) -> Record:
+        record = await asyncio.shield(submitted)
+        record = await self.supervisor.attend(record.key, record.uid, until_outcome=True)
         if not record.settled:
             with suppress(TimeoutError):
                 async with asyncio.timeout(settle_seconds):
-                    record = await self.supervisor.attend(self.key, self.uid)
+                    record = await self.supervisor.attend(record.key, record.uid)
         return record
 
-    async def _leave(self, work: asyncio.Future[Record], must_cancel: Callable[[], Awaitable[str]]) -> None:
+    async def _leave(self, record: Record, work: asyncio.Future[Record], must_cancel: Asked) -> None:
         reason, doubt = "", ""
         try:
             reason = await must_cancel()
             if reason:
-                await self.client.cancel(self.key, uid=self.uid, reason=reason)
+                await self.client.cancel(record.key, uid=record.uid, reason=reason)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide why the run ends
             doubt = f" ({reason or 'nobody said whether to cancel it'}, and: {error or type(error).__name__})"
         work.cancel()
         await asyncio.wait({work})
         if reason and not doubt:
             with suppress(DispatchError):
-                await self.cancel(reason)
+                await self.cancel(record, reason)
         else:
             self.warn(
-                f"job {self.key!r} runs on{doubt}; the next run of this flow run attends to it, or `dispatch supervise`; "
-                "`dispatch cancel` ends it"
+                f"job {record.key!r} runs on{doubt}; a rerun of this flow run attends to it, or `dispatch supervise`, "
+                "and `dispatch cancel` ends it"
             )
-        await self._tell_news()
+        await self._tell_news(record)
 
-    async def _tell_news(self) -> None:
+    async def _tell_news(self, job: Record) -> None:
         """Tell what was committed since; what cannot be read now is told later."""
         with suppress(DispatchError):
-            if (await self.store.read(self.key, self.uid)).revision == self._told:
+            if (await self.store.read(job.key, job.uid)).revision == self._told:
                 return
-            for change in await self.store.history(self.key, self.uid):
+            for change in await self.store.history(job.key, job.uid):
                 if change.revision > self._told:
                     for line in change.lines:
                         self.tell(line)

@@ -58,19 +58,11 @@ def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: str = "loc
         async with connected(await load(store), scheduler, place.flow_runs) as connection:
             listed = await connection.store.jobs(settled=False, key_prefix=place.prefix)
             records = [job.record for job in listed if job.record is not None and job.record.scheduler == scheduler]
-            left = [
-                Attendance(
-                    connection,
-                    record,
-                    name=f"prefect flow run {place.root}",
-                    secrets=read_secret,
-                    tell=logger.info,
-                    warn=logger.warning,
-                )
-                for record in records
-            ]
+            name = f"prefect flow run {place.root}"
+            attendance = Attendance(connection, name=name, secrets=read_secret, tell=logger.info, warn=logger.warning)
             reason = f"the flow run {flow_run.name!r} was cancelled"
-            for answer in await asyncio.gather(*(one.cancel(reason) for one in left), return_exceptions=True):
+            cancels = (attendance.cancel(record, reason) for record in records)
+            for answer in await asyncio.gather(*cancels, return_exceptions=True):
                 if isinstance(answer, DispatchError):
                     logger.error("a job may run on: %s", answer)
 

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from dispatch_core.errors import DispatchError
-from dispatch_core.record import Kind, Record, Result
+from dispatch_core.record import Answer, Call, Kind, Record, Result
 
 
 class JobResult(BaseModel):
@@ -29,7 +29,7 @@ class JobResult(BaseModel):
     submissions: int
     """Launches that the record authorized."""
     runs: int
-    """Runs whose gate the record opened."""
+    """Runs whose gate was opened."""
     settled: bool
     """Whether every launch is accounted for; until then a supervisor goes on cleaning up."""
 
@@ -76,7 +76,7 @@ def result_of(record: Record) -> JobResult:
         exit_code=outcome.exit_code,
         message=outcome.message,
         submissions=len(record.submissions),
-        runs=sum(call.kind is Kind.OPEN for call in record.calls),
+        runs=sum(call.kind is Kind.OPEN and _may_have_landed(call) for call in record.calls),
         settled=record.settled,
     )
     if outcome.result is Result.FAILED:
@@ -84,3 +84,7 @@ def result_of(record: Record) -> JobResult:
     if outcome.result is Result.CANCELLED:
         raise JobCancelled(result)
     return result
+
+
+def _may_have_landed(call: Call) -> bool:
+    return call.reply is None or call.reply.answer in (Answer.DONE, Answer.UNKNOWN)

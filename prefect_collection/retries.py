@@ -12,14 +12,26 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import Task
 
 from dispatch_core.errors import BadInput, KeyTaken
-from dispatch_core.plan import DEFAULTS, NOT_MATCHABLE, Action, Cause, Delay, Plan, Rule, When
+from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, When
 from prefect_collection.results import JobCancelled, JobFailed
 
 FINAL = (JobFailed, JobCancelled, BadInput, KeyTaken)
 """Asked again, the answer would be the same."""
 
-CAUSES = tuple(cause for cause in Cause if cause not in {*DEFAULTS, *NOT_MATCHABLE, Cause.STOPPED_OUTSIDE})
-"""What a retry is spent on: every cause that fails a job on its own account. A run that somebody stopped is not."""
+CAUSES = (
+    Cause.EXIT,
+    Cause.SIGNAL,
+    Cause.OUT_OF_MEMORY,
+    Cause.TIME_LIMIT,
+    Cause.NODE_FAILURE,
+    Cause.PREEMPTED,
+    Cause.CANNOT_START,
+    Cause.NEVER_CREATED,
+)
+"""What a retry is spent on. Not `stopped_outside`: whoever stopped it meant it. Not `refused`: it would be again."""
+
+NAME = "prefect retries"
+"""How the rules are named."""
 
 
 def may_be_repeated(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -42,7 +54,7 @@ def plan_of(task: Task[Any, Any] | None) -> Plan:
     return Plan(
         rules=tuple(
             Rule(
-                name=f"prefect retries {number}" if len(delays) > 1 else "prefect retries",
+                name=f"{NAME} {number}" if len(delays) > 1 else NAME,
                 when=When(cause=CAUSES),
                 do=Action.RESUBMIT,
                 budget=budget,
@@ -51,3 +63,8 @@ def plan_of(task: Task[Any, Any] | None) -> Plan:
             for number, (delay, budget) in enumerate(zip(delays, budgets, strict=True), start=1)
         )
     )
+
+
+def is_of_retries(plan: Plan) -> bool:
+    """Whether a plan was made by `plan_of`."""
+    return all(rule.name.startswith(NAME) for rule in plan.rules)

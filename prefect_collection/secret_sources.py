@@ -1,29 +1,42 @@
-"""Reads a job's secrets when it is started: from the environment, from a file, or from a Prefect `Secret` block.
+"""Reads a job's secrets at the moment when it is started: from a file, a Prefect Variable, or a Prefect `Secret` block.
 
-One rule: a secret passes through and is kept nowhere; no error names more than where it was looked for.
+One rule: a secret goes from its source into the launch and nowhere else, and no error holds it. What happens to be in
+this process's environment is never taken for one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
 from prefect.blocks.system import Secret as SecretBlock
+from prefect.variables import Variable
 
 from dispatch_core.errors import DispatchError
 from dispatch_core.plan import Secret
 
 
 async def read_secret(secret: Secret) -> str:
-    """The secret's value. A `connection` is the name of a Prefect `Secret` block. Raises DispatchError."""
+    """The secret's text; a `connection` is the name of a `Secret` block. Raises DispatchError."""
     try:
-        if secret.source == "variable":
-            return os.environ[secret.name]
-        if secret.source == "file":
-            return await asyncio.to_thread(Path(secret.name).read_text)
-        block: SecretBlock[Any] = await SecretBlock.aload(secret.name)
-        return str(block.get())
-    except (KeyError, ValueError, OSError) as error:
-        raise DispatchError(f"the secret in {secret.source} {secret.name!r} cannot be read here") from error
+        value = await _read(secret)
+    except (ValueError, OSError) as error:
+        raise DispatchError(
+            f"the secret in {secret.source} {secret.name!r} cannot be read here: {type(error).__name__}"
+        ) from None
+    if not value:
+        raise DispatchError(f"the secret in {secret.source} {secret.name!r} is empty or not there")
+    return value
+
+
+async def _read(secret: Secret) -> str:
+    match secret.source:
+        case "file":
+            return (await asyncio.to_thread(Path(secret.name).read_text)).removesuffix("\n")
+        case "variable":
+            found = await Variable.aget(secret.name)
+            return found if isinstance(found, str) else ""
+        case "connection":
+            block: SecretBlock[Any] = await SecretBlock.aload(secret.name)
+            return str(block.get())

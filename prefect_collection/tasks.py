@@ -19,15 +19,17 @@ from prefect.exceptions import MissingContextError
 from prefect.logging import get_logger, get_run_logger
 
 from dispatch_core.client import Client
-from dispatch_core.errors import BadInput
+from dispatch_core.errors import BadInput, KeyTaken
 from dispatch_core.jobfile import read_plan, read_spec
+from dispatch_core.plan import Plan, Spec
+from dispatch_core.record import Record
 from prefect_collection.attendance import Attendance
 from prefect_collection.blocks import DispatchStore
 from prefect_collection.cancels import cancelled_flow_run
-from prefect_collection.connections import SERVER, connected, load
+from prefect_collection.connections import SERVER, Connection, connected, load
 from prefect_collection.keys import here, in_use
 from prefect_collection.results import JobResult, result_of
-from prefect_collection.retries import may_be_repeated, plan_of
+from prefect_collection.retries import is_of_retries, may_be_repeated, plan_of
 from prefect_collection.secret_sources import read_secret
 
 SETTLE_SECONDS = 30.0
@@ -63,8 +65,8 @@ async def dispatch_job(
     is settled answers at once.
 
     `command`, `time_limit` ("2h", or seconds), `environment`, `secret_environment` and `working_directory` are fields
-    of a job file's `spec`, and `spec` takes the others. `plan` is a job file's `plan`; without one, the task's `retries`
-    and `retry_delay_seconds` become a rule that resubmits the job when it fails.
+    of a job file's `spec`, and `spec` takes the others. `plan` is a job file's `plan`; without one, the `retries` and
+    `retry_delay_seconds` of the task become rules that resubmit the job when it fails.
 
     `store`: a block, the name of a saved one, or "server", the Prefect server's own database.
 
@@ -103,20 +105,33 @@ async def dispatch_job(
     logger = _logger()
 
     async def must_cancel() -> str:
-        if anyio.current_time() >= limit:
-            return "it ran into its time limit in Prefect" if on_timeout == "cancel" else ""
+        if on_timeout == "cancel" and anyio.current_time() >= limit:
+            return "it ran into its time limit in Prefect"
         return await cancelled_flow_run(flow_runs)
 
     async with connected(await load(store), scheduler, flow_runs) as connection:
         with nullcontext() if across_runs else in_use(whole_key):
-            record = await Client(connection.store, who=name).submit(
-                whole_key, wanted, rules, scheduler=scheduler, adapter=connection.adapter
+            attendance = Attendance(connection, name=name, secrets=read_secret, tell=logger.info, warn=logger.warning)
+            record = await attendance.until_settled(
+                _submitted(connection, name, whole_key, wanted, rules),
+                settle_seconds=settle_seconds,
+                must_cancel=must_cancel,
             )
-            attendance = Attendance(
-                connection, record, name=name, secrets=read_secret, tell=logger.info, warn=logger.warning
-            )
-            record = await attendance.until_settled(settle_seconds=settle_seconds, must_cancel=must_cancel)
     return result_of(record)
+
+
+async def _submitted(connection: Connection, who: str, key: str, wanted: Spec, plan: Plan) -> Record:
+    """The job's record, made or found. A job keeps the retries that it was submitted with."""
+    try:
+        return await Client(connection.store, who=who).submit(
+            key, wanted, plan, scheduler=connection.scheduler, adapter=connection.adapter
+        )
+    except KeyTaken:
+        found = await connection.store.read(key)
+        same = (found.spec, found.scheduler) == (wanted, connection.scheduler)
+        if same and is_of_retries(plan) and is_of_retries(found.plan):
+            return found
+        raise
 
 
 def _logger() -> logging.Logger | logging.LoggerAdapter[Any]:
