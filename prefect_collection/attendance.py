@@ -16,7 +16,7 @@ import anyio
 
 from dispatch_core.client import Client
 from dispatch_core.errors import DispatchError
-from dispatch_core.record import Record
+from dispatch_core.record import Answer, Record, State
 from dispatch_core.supervisor import Secrets, Supervisor
 from prefect_collection.connections import Connection
 
@@ -31,6 +31,9 @@ DRAIN_SECONDS = 8.0
 
 STOP_SECONDS = 10.0
 """For the clean-up after a cancel, out of those; what is left is the janitor's."""
+
+LOOK_SECONDS = 0.5
+"""How often that clean-up is looked at."""
 
 Asked = Callable[[], Awaitable[str]]
 """Tells why the job must be cancelled; "" where nobody asked for that."""
@@ -71,28 +74,36 @@ class Attendance:
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=STORY_SECONDS)
-                if submitted.done() and submitted.exception() is None:
-                    await self._tell_news(submitted.result())
+                if (record := _result(submitted)) is not None:
+                    await self._tell_news(record)
             return work.result()
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # a cancellation, or the signal that Prefect raises as an exception of its own
+            # On its own as well: Python 3.11's timeouts do not work any more in what was cancelled.
+            leaving = asyncio.ensure_future(self._leave(submitted, work, must_cancel))
             # Where a time limit of Prefect's has run out, every await is cancelled again, but those under a shield.
-            with anyio.move_on_after(LEAVE_SECONDS, shield=True):
-                await asyncio.wait({submitted}, timeout=DRAIN_SECONDS)
-                if submitted.done() and submitted.exception() is None:
-                    await self._leave(submitted.result(), work, must_cancel)
-                submitted.cancel()
-                work.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({leaving}, timeout=LEAVE_SECONDS)
+            for left in (leaving, submitted, work):
+                left.cancel()
             raise
 
     async def cancel(self, record: Record, reason: str) -> None:
-        """Commit the cancel, then supervise the clean-up for STOP_SECONDS. Raises DispatchError where it is not
-        committed."""
+        """Commit the cancel, then supervise until nothing of the job is alive, for STOP_SECONDS at most.
+
+        Raises DispatchError where the cancel is not committed.
+        """
         await self.client.cancel(record.key, uid=record.uid, reason=reason)
-        with suppress(TimeoutError, DispatchError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await self.supervisor.attend(record.key, record.uid)
+        stopping = asyncio.ensure_future(self.supervisor.attend(record.key, record.uid))
+        try:
+            with suppress(TimeoutError, DispatchError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    while not (stopping.done() or _is_stopped(await self.store.read(record.key, record.uid))):
+                        await asyncio.wait({stopping}, timeout=LOOK_SECONDS)
+        finally:
+            stopping.cancel()
+            await asyncio.wait({stopping})
 
     async def _supervise(self, submitted: asyncio.Future[Record], settle_seconds: float) -> Record:
         record = await asyncio.shield(submitted)
@@ -103,7 +114,11 @@ class Attendance:
                     record = await self.supervisor.attend(record.key, record.uid)
         return record
 
-    async def _leave(self, record: Record, work: asyncio.Future[Record], must_cancel: Asked) -> None:
+    async def _leave(self, submitted: asyncio.Future[Record], work: asyncio.Future[Record], must_cancel: Asked) -> None:
+        await asyncio.wait({submitted}, timeout=DRAIN_SECONDS)
+        record = _result(submitted)
+        if record is None:
+            return
         reason, doubt = "", ""
         try:
             reason = await must_cancel()
@@ -133,3 +148,21 @@ class Attendance:
                     for line in change.lines:
                         self.tell(line)
                     self._told = change.revision
+
+
+def _is_stopped(record: Record) -> bool:
+    """Whether every attempt that may have made an object has one, and all have ended; the record may settle later."""
+    made = {(object.submission, object.attempt) for object in record.objects if object.state is State.ENDED}
+    nothing = (Answer.REFUSED, Answer.LATE)
+    return all(object.state is State.ENDED for object in record.objects) and all(
+        (submission.number, attempt.number) in made
+        for submission in record.submissions
+        for attempt in submission.attempts
+        if attempt.reply is None or attempt.reply.answer not in nothing
+    )
+
+
+def _result(submitted: asyncio.Future[Record]) -> Record | None:
+    """The record, once it is known that there is one."""
+    known = submitted.done() and not submitted.cancelled() and submitted.exception() is None
+    return submitted.result() if known else None

@@ -37,6 +37,8 @@ class Hook(Protocol):
 
 async def cancelled_flow_run(flow_runs: Sequence[UUID]) -> str:
     """Which of these flow runs is cancelled or being cancelled, as a reason; "" for none. Raises TimeoutError."""
+    if not flow_runs:
+        return ""
     async with asyncio.timeout(ASK_SECONDS), get_client() as client:
         for id in flow_runs:
             flow_run = await client.read_flow_run(id)
