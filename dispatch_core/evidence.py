@@ -152,7 +152,7 @@ def merge(record: Record, evidence: Iterable[Evidence]) -> Record:
                 record = _start_replied(record, fact)
             case CallReplied():
                 record = _call_replied(record, fact)
-            case Seen():
+            case _:
                 record = _seen(record, fact)
     return record
 

@@ -136,10 +136,8 @@ class Observed(Value, frozen=True):
         return end if ours is None else End(cause=Cause.STOPPED, message=end.message, seconds=end.seconds)
 
     def newest_end(self, object: Object) -> End | None:
-        """The end of its newest run, if that has ended, or the object is gone."""
+        """The end of its newest run, if that has ended, or the object is gone; asked of none that moved back."""
         known = self.end_of(object, object.run)
-        if self.is_moved_back(object):
-            return None
         if self.is_gone(object):
             return known if known is not None and object.state is State.ENDING else End(cause=Cause.VANISHED)
         if object.state is not State.ENDED:

@@ -173,12 +173,10 @@ def _count(turn: Turn) -> None:
         _settle(turn)
         return
     mark = turn.counted(clear, None)
-    if mark is not None and mark != clear:
+    if mark != clear:
         turn.change(clear=mark)
-        turn.again()
-    if mark is not None:
-        text = "every launch is accounted for; that must show in listings that span the absence rule"
-        turn.note(Reason.AWAITING_ABSENCE, text, until=observed.ripe(mark) + INSTANT)
+    text = "every launch is accounted for; that must show in listings that span the absence rule"
+    turn.note(Reason.AWAITING_ABSENCE, text, until=observed.ripe(mark) + INSTANT if mark is not None else None)
 
 
 def _settle(turn: Turn) -> None:
