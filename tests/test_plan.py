@@ -136,7 +136,7 @@ def test_a_timed_hold_hides_nothing() -> None:
 def test_delays_grow_to_their_cap_and_are_always_the_same() -> None:
     delay = Delay(seconds=10, factor=2, cap_seconds=60)
     assert [delay.before(use, "job") for use in (1, 2, 3, 4, 5)] == [10, 20, 40, 60, 60]
-    assert Delay(seconds=10, factor=2, cap_seconds=60).before(10**6, "job") == 60  # too large a power for a float
+    assert Delay(seconds=10, factor=2.0, cap_seconds=60).before(10**6, "job") == 60  # too large a power for a float
     drawn = Delay(seconds=10, jitter=0.5)
     assert drawn.before(1, "job") == drawn.before(1, "job")
     assert 10 <= drawn.before(1, "job") <= 15
