@@ -42,7 +42,7 @@ def lines(folder: Path) -> list[str]:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - another process writes what is looked at
+        while not holds():
             await asyncio.sleep(0.05)
 
 
