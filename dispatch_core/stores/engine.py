@@ -149,8 +149,9 @@ def _prepare_sqlite(engine: AsyncEngine) -> None:
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         # A transaction that reads first and then wants to write is refused at once, however long it would wait.
-        writes = connection.get_execution_options().get(WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        # What only reads needs none: each of its statements sees one state of the file.
+        if connection.get_execution_options().get(WRITES, False):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def is_repeatable(error: BaseException) -> bool:

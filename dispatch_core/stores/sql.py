@@ -53,6 +53,10 @@ class SqlStore:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
+        # A transaction around one SELECT would cost PostgreSQL two more round trips.
+        bare = engine.dialect.name == "postgresql"
+        self._writer = engine.execution_options(**{WRITES: True})
+        self._reader = engine.execution_options(isolation_level="AUTOCOMMIT") if bare else engine
         # SQLite has one writer at a time. In this loop they queue here, in order; its own wait is a lottery.
         self._turn: AbstractAsyncContextManager[None] = (
             asyncio.Semaphore(1) if engine.dialect.name == "sqlite" else nullcontext()
@@ -205,9 +209,8 @@ class SqlStore:
         while True:
             sent = False
             try:
-                async with self._engine.connect() as connection:
+                async with (self._writer if writes else self._reader).connect() as connection:
                     try:
-                        await connection.execution_options(**{WRITES: writes})
                         result = await work(connection)
                         sent = writes
                         if sent:
