@@ -24,6 +24,9 @@ CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 15
 """The longest wait for one statement, for SQLite's one writer and for a row that another transaction holds."""
 
+TRANSACTION_SECONDS = 2 * STATEMENT_SECONDS
+"""The longest for one try of a transaction, waiting for a connection included, whatever the driver can bound itself."""
+
 IDLE_SECONDS = 60
 """PostgreSQL ends a transaction whose client is silent for so long: a supervisor stopped in mid-commit must not keep
 the others from the job."""
@@ -85,7 +88,7 @@ def make_engine(url: str, schema: str | None = None, *, upgrading: bool = False)
     parsed, options = _OPTIONS[family](parsed, schema, upgrading)
     try:
         engine = create_async_engine(
-            parsed, hide_parameters=True, pool_size=5, max_overflow=5, pool_timeout=STATEMENT_SECONDS * 4, **options
+            parsed, hide_parameters=True, pool_size=5, max_overflow=5, pool_timeout=TRANSACTION_SECONDS, **options
         )
     except (ModuleNotFoundError, NoSuchModuleError) as error:
         raise BadInput(

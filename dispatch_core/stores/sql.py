@@ -23,7 +23,7 @@ from dispatch_core.errors import CommitUnknown, UnreadableRecord
 from dispatch_core.record import Record
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease, Listed
-from dispatch_core.stores.engine import BROKEN, WRITES, is_repeatable, make_engine, refusal
+from dispatch_core.stores.engine import BROKEN, TRANSACTION_SECONDS, WRITES, is_repeatable, make_engine, refusal
 from dispatch_core.stores.schema import DatabaseTime, history, job
 
 PAUSES = (0.05, 0.2, 0.8)
@@ -204,12 +204,13 @@ class SqlStore:
         Once `work` has landed, running it again must change nothing. `unknown` is raised where it may have landed and
         no repetition could tell.
         """
+        engine = self._writer if writes else self._reader
         pauses = iter(PAUSES)
         in_doubt = False
         while True:
             sent = False
             try:
-                async with (self._writer if writes else self._reader).connect() as connection:
+                async with asyncio.timeout(TRANSACTION_SECONDS), engine.connect() as connection:
                     try:
                         result = await work(connection)
                         sent = writes

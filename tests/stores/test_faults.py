@@ -319,3 +319,25 @@ async def test_a_database_that_is_away(
     await breakable.restore()
     assert await store.read(record.key) == record
     await use(store, record, lease)
+
+
+@pytest.mark.promise("C5")
+async def test_a_database_that_falls_silent_in_mid_commit(
+    postgresql: OnPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line breaks and nothing ever answers: the call ends all the same, and says that it does not know."""
+    store = await postgresql.open_breakable()
+    record = await created(store)
+    monkeypatch.setattr("dispatch_core.stores.sql.TRANSACTION_SECONDS", 0.2)
+
+    async def silence() -> None:
+        postgresql.proxy.refuses = True
+        await asyncio.sleep(30)
+
+    postgresql.break_commit(Moment.AFTER, silence)
+    with pytest.raises(CommitUnknown):
+        await committed(store, held(record, "ada"), commit="once")
+    await postgresql.restore()
+    monkeypatch.undo()
+    assert (await committed(store, held(record, "ada"), commit="once")).revision == 2
+    assert await commits(store, record) == [record.commit, "once"]
