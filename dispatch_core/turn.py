@@ -63,9 +63,9 @@ class Note(Value, frozen=True):
 class Decision(Value, frozen=True):
     """What one pass decided."""
 
-    record: Record | None
+    record: Record | None  # history: commit_against_revision
     """To be committed against the revision that was read; None: nothing is worth a commit."""
-    calls: tuple[Start | Send, ...]
+    calls: tuple[Start | Send, ...]  # history: deadline_committed_before_call
     """Allowed once that commit has landed, and only then."""
     wake_seconds: float
     """How long to wait if nothing happens."""
@@ -213,6 +213,7 @@ class Turn:
                 self._mark_object(object)
 
     def _mark_object(self, object: Object) -> None:
+        # history: absence_after_last_call_expired
         naming = [c.deadline for c in self.record.calls if c.object == object.id]
         since = max((self.observed.expiry(deadline) for deadline in naming), default=None)
         mark = self.counted(object.missing, since)
