@@ -30,7 +30,7 @@ class Cluster:
     async def let_go(self, number: int, told: str | Exception) -> None:
         """Wait until snapshot `number` has begun, and end it."""
         async with asyncio.timeout(10):
-            while len(self.begun) < number:  # noqa: ASYNC110 - what is waited for is a call, not an event
+            while len(self.begun) < number:
                 await asyncio.sleep(0)
         if isinstance(told, Exception):
             self.begun[number - 1].set_exception(told)
@@ -168,7 +168,7 @@ class World:
         """Wait for some more snapshots."""
         async with asyncio.timeout(10):
             until = self.listings.count + snapshots
-            while self.listings.count < until:  # noqa: ASYNC110 - what is waited for is a count
+            while self.listings.count < until:
                 await asyncio.sleep(0)
 
 

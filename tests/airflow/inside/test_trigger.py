@@ -45,7 +45,7 @@ async def read(deployment: Deployment, key: str = "job") -> Record:
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
     async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - what it waits for is in a database
+        while not await condition():
             await asyncio.sleep(0.1)
 
 
