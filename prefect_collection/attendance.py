@@ -84,6 +84,8 @@ class Attendance:
                     await self._cancel_if(heard_of_cancel, record)
             return work.result()
         except (Exception, GeneratorExit):
+            for left in (submitted, work):
+                left.cancel()
             raise
         except BaseException:  # a cancellation, or the signal that Prefect raises as an exception of its own
             # On its own as well: Python 3.11's timeouts do not work any more in what was cancelled.
@@ -131,6 +133,7 @@ class Attendance:
         await asyncio.wait({submitted}, timeout=DRAIN_SECONDS)
         record = _result(submitted)
         if record is None:
+            self.warn("it is not known whether the job is in the store yet; a rerun of this flow run finds it if it is")
             return
         reason, doubt = "", ""
         try:

@@ -27,8 +27,7 @@ from prefect_collection.secret_sources import read_secret
 ASK_SECONDS = 5.0
 """How long a flow run's state is waited for, when a task has to end."""
 
-
-HEARD_SECONDS = 5.0
+HEARD_SECONDS = 10.0
 """How old an answer may be while the task waits."""
 
 HEARD_OF = 1000

@@ -61,8 +61,8 @@ async def dispatch_job(
     """Run one long job, and wait until it is over. Await it in an async flow; several with `asyncio.gather`.
 
     `key` names this step within its flow run: when the flow run is retried, or run again after a crash, the step finds
-    its job by it. With `across_runs` it is the job's whole key, shared by every flow run that gives it, and a job that
-    is settled answers at once.
+    its job by it. With `across_runs` it is the job's whole key, shared by every flow run that gives it: a job that is
+    settled answers at once, and each of these flow runs cancels it for all.
 
     `command`, `time_limit` ("2h", or seconds), `environment`, `secret_environment` and `working_directory` are fields
     of a job file's `spec`, and `spec` takes the others. `plan` is a job file's `plan`; without one, the `retries` and
@@ -76,7 +76,7 @@ async def dispatch_job(
     `settle_seconds`: how long after the outcome it waits for the clean-up; `dispatch supervise` does what is left.
 
     A cancelled flow run cancels its jobs; a process that only has to end leaves them running. An awaited task is told
-    at once. One that was submitted (`.submit()`, `.map()`) asks every few seconds, and has until the runner kills its
+    at once. One that was submitted (`.submit()`, `.map()`) asks every 10 to 15 s, and has until the runner kills its
     process, 30 s after the cancel: the hook `prefect_collection.cancels.cancel_jobs` on its flow is for where that is
     too short, or the process was gone before.
 
