@@ -1,0 +1,133 @@
+"""A TCP proxy between a store and PostgreSQL that breaks the line at a chosen moment.
+
+It knows one word of PostgreSQL's protocol, the COMMIT that a client sends as a simple query, and otherwise counts what
+passes. What it breaks is broken for real: the client sees a closed connection, the server one that hangs up.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+
+COMMIT = b"COMMIT;"
+LATER_SECONDS = 0.6
+
+
+class Moment(Enum):
+    """When the line breaks, seen from the commit."""
+
+    BEFORE = "the COMMIT never reaches the server"
+    AFTER = "it has landed, and its reply never reaches the client"
+    LATER = "the client is cut off, and the COMMIT reaches the server a while later"
+
+
+async def nothing() -> None:
+    """What else happens at the moment of the break."""
+
+
+class Proxy:
+    """Passes everything on, until it is told to break a commit, or the n-th packet."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._server_port = host, port
+        self._lines: set[asyncio.Task[None]] = set()
+        self._break_at: Moment | None = None
+        self._then: Callable[[], Awaitable[None]] = nothing
+        self.refuses = False
+        """Whether new connections are turned away."""
+        self.packets_left: int | None = None
+        """Packets, either way, that still pass before the line breaks; None: no limit."""
+        self.broken = 0
+        """How often the line was broken."""
+
+    async def start(self) -> int:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        self._listener.close()
+        for line in tuple(self._lines):
+            line.cancel()
+        await asyncio.gather(*self._lines, return_exceptions=True)
+        await self._listener.wait_closed()
+
+    def break_commit(self, moment: Moment, then: Callable[[], Awaitable[None]] = nothing) -> None:
+        """Break the line at the next COMMIT, once; `then` runs after the break and before the client sees it."""
+        self._break_at, self._then = moment, then
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        self._lines.add(current)
+        current.add_done_callback(self._lines.discard)
+        if self.refuses:
+            writer.close()
+            return
+        line = Line(reader, writer, *await asyncio.open_connection(self._host, self._server_port))
+        ways = [asyncio.create_task(self._upwards(line)), asyncio.create_task(self._downwards(line))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for end in (line.client_writer, line.server_writer):
+                end.close()
+                with suppress(OSError):
+                    await end.wait_closed()
+
+    async def _upwards(self, line: "Line") -> None:
+        while data := await self._next(line.client_reader):
+            if COMMIT in data and self._break_at is not None:
+                moment, self._break_at = self._break_at, None
+                self.broken += 1
+                await self._break(line, data, moment)
+                return
+            line.server_writer.write(data)
+            await line.server_writer.drain()
+
+    async def _downwards(self, line: "Line") -> None:
+        while data := await self._next(line.server_reader):
+            if line.silent:
+                line.replied.set()
+                continue
+            line.client_writer.write(data)
+            await line.client_writer.drain()
+
+    async def _break(self, line: "Line", data: bytes, moment: Moment) -> None:
+        line.silent = True
+        if moment is Moment.LATER:
+            line.client_writer.transport.abort()
+            await asyncio.sleep(LATER_SECONDS)
+        if moment is not Moment.BEFORE:
+            line.server_writer.write(data)
+            await line.replied.wait()
+        await self._then()
+
+    async def _next(self, reader: asyncio.StreamReader) -> bytes:
+        """The next packet; nothing where the line has ended, or breaks here."""
+        with suppress(ConnectionError):
+            data = await reader.read(65536)
+            if data and self.packets_left is not None:
+                self.packets_left -= 1
+                if self.packets_left < 0:
+                    self.packets_left = None
+                    self.broken += 1
+                    return b""
+            return data
+        return b""
+
+
+@dataclass
+class Line:
+    """One connection, seen from the middle."""
+
+    client_reader: asyncio.StreamReader
+    client_writer: asyncio.StreamWriter
+    server_reader: asyncio.StreamReader
+    server_writer: asyncio.StreamWriter
+    silent: bool = False
+    """Nothing reaches the client any more."""
+    replied: asyncio.Event = field(default_factory=asyncio.Event)
+    """The server has said something since."""
