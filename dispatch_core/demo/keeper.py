@@ -1,9 +1,9 @@
 """Ends whatever was started here, and removes its folder, once whoever asked for it is gone, in whatever way it went.
 
 A program of its own: it starts what it is told to on its standard input, one JSON object a line, and answers each on
-its standard output. One rule: all that descends from it stays its descendant, orphans included, so that at the end of its
-input nothing is left alive, found by descent and never by a name. It imports the standard library only, and is run by
-path, so that it is up before anything can go wrong.
+its standard output. One rule: all that descends from it stays its descendant, orphans included, so that at the end of
+its input nothing is left alive, found by descent and never by a name. It imports the standard library only, and is run
+by path, so that it is up before anything can go wrong.
 """
 
 from __future__ import annotations
