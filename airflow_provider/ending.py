@@ -1,0 +1,58 @@
+"""Whether a task has ended for its job: what a kill hook asks before it cancels anything.
+
+One rule: a kill is a hint. Airflow sends it to a triggerer that was only slow, and to the trigger of an earlier try
+after a clear, as well as when a person marks the task; so Airflow is asked for the task's state, and only one that has
+ended is a reason to cancel. After a clear it tells the new try's state, which has not: then the new try decides.
+
+It asks through the triggerer's own process. Its first question costs a fresh triggerer its heartbeat for as long as
+Airflow's API takes to load; nothing is asked of a job that has its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from dispatch_core.client import Client
+from dispatch_core.stores.contract import Store
+
+log = logging.getLogger(__name__)
+
+ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+ASK_SECONDS = 120.0
+"""How long Airflow may take to answer."""
+
+
+async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: Mapping[str, Any]) -> bool:
+    """Commit a cancel where the task instance has ended before its job did; returns whether it stands."""
+    record = await store.read(key, uid)
+    if record.outcome is not None:
+        return False
+    try:
+        state = await asyncio.wait_for(asyncio.to_thread(task_state, instance), ASK_SECONDS)
+    except (AirflowRuntimeError, AttributeError, KeyError, OSError, RuntimeError) as error:
+        log.warning("job %s goes on: Airflow did not say whether its task has ended (%s)", key, error)
+        return False
+    if state not in ENDED:
+        log.info("job %s goes on: its task is %s", key, state or "without a state, as after a clear")
+        return False
+    receipt = await Client(store, who).cancel(key, uid=uid, reason=f"its task is {state} in Airflow")
+    log.info("job %s has %s: its task is %s", key, receipt.result, state)
+    return True
+
+
+def task_state(instance: Mapping[str, Any]) -> str | None:
+    """The state of a task instance's newest try; "removed" where there is none any more. It blocks."""
+    run_id, task_id, map_index = instance["run_id"], instance["task_id"], instance["map_index"]
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=instance["dag_id"], task_ids=[task_id], run_ids=[run_id], map_index=map_index
+    )
+    name = task_id if map_index < 0 else f"{task_id}_{map_index}"
+    state = states.get(run_id, {}).get(name, "removed")
+    return None if state is None else str(state)
