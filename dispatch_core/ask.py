@@ -19,6 +19,7 @@ from dispatch_core.record import (
     Outcome,
     Record,
     Result,
+    State,
     Submission,
 )
 from dispatch_core.turn import concluded
@@ -44,7 +45,6 @@ def receipt(record: Record) -> Receipt | None:
     """The receipt of a record that has an outcome."""
     if record.outcome is None:
         return None
-    waits = "" if record.settled else record.wait.text if record.wait else "the next pass, which stops what is alive"
     return Receipt(
         key=record.key,
         uid=record.uid,
@@ -52,8 +52,19 @@ def receipt(record: Record) -> Receipt | None:
         result=record.outcome.result,
         at=record.outcome.at,
         clean=record.settled,
-        waits_for=waits,
+        waits_for=_waits_for(record),
     )
+
+
+def _waits_for(record: Record) -> str:
+    if record.settled:
+        return ""
+    if record.wait is not None:
+        return record.wait.text
+    alive = [object.id for object in record.objects if not object.foreign and object.state is not State.ENDED]
+    if alive:
+        return f"{', '.join(alive)}: to be listed ended, or known to be gone"
+    return "calls that can still land to expire, and listings that show nothing left"
 
 
 def cancel(record: Record, by: str, at: datetime, reason: str = "") -> Record:

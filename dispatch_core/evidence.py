@@ -7,7 +7,7 @@ retires and settles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -132,6 +132,9 @@ SHOWN_OPEN = frozenset({State.HELD, State.PENDING, State.RUNNING, State.ENDING, 
 
 _ANSWER_RANK = {Answer.UNKNOWN: 0, Answer.LATE: 1, Answer.REFUSED: 2, Answer.DONE: 3}
 
+_START_RANK = {**_ANSWER_RANK, Answer.LATE: 4}
+"""Of a Start, `late` stands for good: its place among the three may have been given to another attempt."""
+
 _CAUSE_RANK = {Cause.VANISHED: 0, Cause.UNRECOGNIZED: 0}
 """An end whose cause is known stands before one whose cause is not."""
 
@@ -181,15 +184,15 @@ def _timeless(record: Record) -> Record:
     return msgspec.structs.replace(record, objects=rows)
 
 
-def _better(old: Reply | None, new: Reply) -> Reply:
+def _better(old: Reply | None, new: Reply, rank: Mapping[Answer, int]) -> Reply:
     if old is None:
         return new
-    return max(old, new, key=lambda reply: (_ANSWER_RANK[reply.answer], reply.text))
+    return max(old, new, key=lambda reply: (rank[reply.answer], reply.text))
 
 
 def _start_replied(record: Record, fact: StartReplied) -> Record:
     def told(attempt: Attempt) -> Attempt:
-        return msgspec.structs.replace(attempt, reply=_better(attempt.reply, fact.reply))
+        return msgspec.structs.replace(attempt, reply=_better(attempt.reply, fact.reply, _START_RANK))
 
     return msgspec.structs.replace(
         record,
@@ -208,7 +211,7 @@ def _call_replied(record: Record, fact: CallReplied) -> Record:
     def told(call: Call) -> Call:
         if call.identity != identity or call.count != fact.count:
             return call
-        return msgspec.structs.replace(call, reply=_better(call.reply, fact.reply))
+        return msgspec.structs.replace(call, reply=_better(call.reply, fact.reply, _ANSWER_RANK))
 
     return msgspec.structs.replace(record, calls=tuple(told(call) for call in record.calls))
 
@@ -244,7 +247,7 @@ def _first(record: Record, fact: Seen) -> Object:
         state=sighting.state,
         hold=sighting.hold,
         opened=sighting.state in SHOWN_OPEN,
-        nodes=sighting.nodes,
+        nodes=tuple(sorted(set(sighting.nodes))),
         ends=_ends((), fact),
         foreign=tags is None,
     )
@@ -255,7 +258,8 @@ def _again(before: Object, fact: Seen) -> Object:
     sighting = fact.sighting
     known = (before.run, _RANK[before.state], before.seen, before.state, before.hold, before.nodes)
     shown = (sighting.run, _RANK[sighting.state], fact.at, sighting.state, sighting.hold, sighting.nodes)
-    run, _, at, state, hold, nodes = max(known, shown)
+    run, _, at, state, hold, _ = max(known, shown)
+    nodes = {node for known_run, *_, on in (known, shown) if known_run == run for node in on}
     return msgspec.structs.replace(
         before,
         first_seen=min(before.first_seen, fact.at),
@@ -263,7 +267,7 @@ def _again(before: Object, fact: Seen) -> Object:
         run=run,
         state=state,
         hold=hold,
-        nodes=nodes,
+        nodes=tuple(sorted(nodes)),  # of its run, whichever sighting tells them
         opened=before.opened or sighting.state in SHOWN_OPEN,
         ends=_ends(before.ends, fact),
         missing=None,

@@ -173,7 +173,7 @@ def _await_absence(turn: Turn, last: Submission) -> None:
     for attempt in last.attempts:
         name = f"attempt {attempt.number} of submission {last.number}"
         mark = attempt.missing
-        if observed.is_unmatched(last, attempt):
+        if observed.is_unmatched(last, attempt) and not observed.is_absent(last, attempt):
             expiry = observed.expiry(attempt.deadline)
             if not observed.expired(attempt.deadline):
                 turn.note(Reason.AWAITING_EXPIRY, f"{name} can still land", until=expiry + INSTANT)
@@ -238,8 +238,12 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
 def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
     if sighting.state is not State.GATED:
         _shut_behind(turn, object, sighting)
-        reason = Reason.RUNNING if sighting.state is State.RUNNING else Reason.QUEUED
-        turn.note(reason, f"{object.id} is {sighting.state}", object.id)
+        if sighting.state is State.UNRECOGNIZED:
+            text = f"{object.id} is in a state that this version does not know: a person says what follows"
+            turn.note(Reason.UNRECOGNIZED, text, object.id)
+        elif sighting.state is not State.ENDED:
+            reason = Reason.RUNNING if sighting.state is State.RUNNING else Reason.QUEUED
+            turn.note(reason, f"{object.id} is {sighting.state}", object.id)
         return
     false = [c for c in gate.conditions(turn.record, turn.observed, object) if not c.holds]
     for condition in false:

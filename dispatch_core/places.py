@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dispatch_core.adapters.contract import Adapter
 from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.errors import BadInput
+from dispatch_core.plan import Spec
 
 SCHEDULERS = ("local",)
 """The names that `scheduler:` may have."""
@@ -41,3 +43,9 @@ def open_scheduler(name: str, spool: Path | None = None) -> Adapter:
     if name not in SCHEDULERS:
         raise BadInput(f"no scheduler is named {name!r}; this version knows {', '.join(SCHEDULERS)}")
     return LocalScheduler(spool or default_spool())
+
+
+def problems_on(name: str, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
+    """What the scheduler that a job names cannot launch, without making anything that stays. Raises BadInput."""
+    with TemporaryDirectory(prefix="dispatch-check-") as scratch:
+        return open_scheduler(name, Path(scratch)).problems(spec)

@@ -285,7 +285,7 @@ def _plan_problems(plan: Plan) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if rule.budget is not None and rule.budget < 0:
             yield (*at, "budget"), f"the budget of {rule.name!r} is {rule.budget}; it cannot be negative"
         yield from ((at + path, text) for path, text in _rule_problems(rule))
-        earlier = next((r for r in plan.rules[:index] if r.limit is None and _covers(r.when, rule.when)), None)
+        earlier = next((r for r in plan.rules[:index] if _leaves_nothing(r) and _covers(r.when, rule.when)), None)
         if earlier is not None:
             yield at, f"rule {rule.name!r} can never match: {earlier.name!r}, above it, takes all that it would"
 
@@ -339,6 +339,11 @@ def _condition_problems(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], str
             re.compile(when.message)
         except re.error as error:
             yield ("when", "message"), f"the message pattern of {name!r} is not a regular expression: {error}"
+
+
+def _leaves_nothing(rule: Rule) -> bool:
+    """Whether a rule takes all that it matches; a timed hold acts once a run, and what is due later still is."""
+    return rule.limit is None and not (rule.when.timed and rule.do is Action.HOLD)
 
 
 def _covers(above: When, below: When) -> bool:

@@ -65,7 +65,8 @@ class Reason(StrEnum):
     VANISHED = "vanished"
     """The object is gone without an end on record: a person says what follows."""
     UNRECOGNIZED = "unrecognized"
-    """It ended, and this version does not know how: a person says what follows."""
+    """It ended, and this version does not know how, or it is in a state that it does not know: a person says what
+    follows."""
     UNEXPLAINED_STOP = "unexplained_stop"
     """We stopped it, and nothing says what for: a person says what follows."""
     GONE = "gone"
@@ -79,7 +80,7 @@ class Reason(StrEnum):
 
 
 CHOICE = frozenset({Reason.HELD_BY_RULE, Reason.VANISHED, Reason.UNRECOGNIZED, Reason.UNEXPLAINED_STOP})
-"""Waits that `release`, `resolve` or `cancel` ends: the newest run has ended and nobody has said what follows."""
+"""Waits that `release`, `resolve` or `cancel` ends: nobody has said what follows the newest run."""
 
 FOR_A_PERSON = CHOICE | {Reason.GONE, Reason.FOREIGN, Reason.UNMATCHED}
 """Waits that only a person ends."""

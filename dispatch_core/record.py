@@ -20,10 +20,8 @@ from dispatch_core.reasons import Reason
 
 FORMAT = 1
 """The format that this version writes. It reads every format from 1 on."""
-
 ATTEMPTS = 3
 """Starts that count, for one submission (G5)."""
-
 KEY_LENGTH = 250
 
 

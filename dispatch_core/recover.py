@@ -42,8 +42,6 @@ def judge(turn: Turn, object: Object) -> None:
     early = observed.end_of(object, object.run)
     if sighting is not None and sighting.state is State.ENDING and early is not None:
         _judge_early(turn, key, early, object)
-    elif observed.is_missing(object):
-        turn.note(Reason.AWAITING_ABSENCE, f"{object.id} is not listed, and not yet known to be gone", object.id)
 
 
 def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
@@ -56,22 +54,23 @@ def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
         else:
             _carry_out(turn, intent, None)
         return
-    if turn.record.spent(key) is not None:
-        return
     end = turn.observed.end_of(object, run) or End(cause=Cause.RERUN, message="the scheduler ran it again on its own")
-    rule = _rule(turn.record, end)
+    spent = turn.record.spent(key)
+    rule = _rule(turn.record, end) if spent is None else turn.record.plan.rule(spent) or NEVER_RAN
+    if rule is not None and spent is None:
+        turn.spend(key, rule.name)
+        turn.note(Reason.RECOVERING, f"run {run} ended ({end.cause}) and another followed: rule {rule.name}", object.id)
     if rule is not None and rule.do in AGAIN:
-        turn.spend(key, rule.name)
-        turn.note(Reason.RECOVERING, f"run {run} ended ({end.cause}), rule {rule.name}: run {run + 1} is it", object.id)
         return
-    if rule is not None:
-        turn.spend(key, rule.name)
     succeeded = end.cause is Cause.COMPLETED or (rule is not None and rule.do is Action.SUCCEED)
     turn.end_job(Result.SUCCEEDED if succeeded else Result.FAILED, end, rule.name if rule else NO_RULE)
 
 
 def _judge_early(turn: Turn, key: str, end: End, object: Object) -> None:
     """The cause is known while the run is still ending: spend, and authorize a resubmit; nothing else (G9)."""
+    if end.cause in (Cause.COMPLETED, Cause.UNRECOGNIZED):
+        turn.note(Reason.AWAITING_END, f"{object.id} is ending ({end.cause}): its end decides", object.id)
+        return
     intent = turn.record.intent(key)
     rule = None
     if intent is None and turn.record.spent(key) is None:
@@ -90,15 +89,12 @@ def judge_end(turn: Turn, key: str, end: End, object: Object | None) -> None:
     name = object.id if object is not None else f"submission {record.submissions[-1].number}"
     intent, spent = record.intent(key), record.spent(key)
     if intent is not None:
-        if end.cause is Cause.VANISHED and intent.cause is not Cause.VANISHED:
-            turn.drop(intent)
-            turn.note(Reason.VANISHED, f"{name} is gone without an end, and its unit of budget is spent", name)
-        else:
+        if end.cause is not Cause.VANISHED or intent.cause is Cause.VANISHED:
             _carry_out(turn, intent, object)
-        return
+            return
+        turn.drop(intent)
     if spent is not None:
-        reason = Reason.VANISHED if end.cause is Cause.VANISHED else Reason.HELD_BY_RULE
-        turn.note(reason, f"{name} ended ({end.cause}) and rule {spent} leaves what follows to a person", name)
+        _leave_to_person(turn, end, spent, name)
         return
     if end.cause is Cause.STOPPED:
         turn.note(Reason.UNEXPLAINED_STOP, f"{name} was stopped by us, and nothing says what for", name)
@@ -111,17 +107,17 @@ def judge_end(turn: Turn, key: str, end: End, object: Object | None) -> None:
     elif action is Action.HOLD:
         if rule is not None:
             turn.spend(key, rule.name)
-        turn.note(_held_for(end, rule), f"{name} ended ({end.cause}): {by} leaves what follows to a person", name)
+        _leave_to_person(turn, end, by, name)
     else:
         if rule is not None:
             turn.spend(key, rule.name)
         turn.end_job(Result.SUCCEEDED if action is Action.SUCCEED else Result.FAILED, end, by)
 
 
-def _held_for(end: End, rule: Rule | None) -> Reason:
-    if rule is not None:
-        return Reason.HELD_BY_RULE
-    return Reason.VANISHED if end.cause is Cause.VANISHED else Reason.UNRECOGNIZED
+def _leave_to_person(turn: Turn, end: End, by: str, name: str) -> None:
+    by_default = Reason.UNRECOGNIZED if by == NO_RULE else Reason.HELD_BY_RULE
+    reason = Reason.VANISHED if end.cause is Cause.VANISHED else by_default
+    turn.note(reason, f"{name} ended ({end.cause}): {by} leaves what follows to a person", name)
 
 
 def _rule(record: Record, end: End) -> Rule | None:

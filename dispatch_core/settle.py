@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dispatch_core.find import Observed, last_expiry
 from dispatch_core.plan import Value
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Kind, Mark, Object, Record, State
+from dispatch_core.record import Answer, Kind, Mark, Object, Record, State
 from dispatch_core.turn import INSTANT, Note, Turn
 
 
@@ -146,12 +146,14 @@ def _stop_job(turn: Turn) -> None:
 
 
 def _second_stop_due(record: Record, observed: Observed) -> bool:
-    """Whether StopJob is still owed once every requeue call has expired (X4)."""
+    """Whether StopJob is still owed, or not yet answered, once every requeue call has expired (X4)."""
     expiry = last_expiry(observed, (call for call in record.calls if call.kind is Kind.REQUEUE))
     if expiry is None or observed.began <= expiry:
         return False
     row = record.call(Kind.STOP_JOB)
-    return row is None or row.committed <= expiry
+    if row is None or row.committed <= expiry:
+        return True
+    return row.reply is None or row.reply.answer in (Answer.UNKNOWN, Answer.LATE)
 
 
 def _is_proven(observed: Observed) -> bool:

@@ -53,7 +53,7 @@ def _object(before: Object | None, after: Object) -> Iterator[str]:
     known = before.ends if before is not None else ()
     for row in after.ends:
         if all((old.run, old.end) != (row.run, row.end) for old in known):
-            yield f"run {row.run} of {after.id} ended: {_end(row.end)}"
+            yield f"run {row.run} of {after.id} ended: {describe_end(row.end)}"
     if after.retired and not (before is not None and before.retired):
         yield f"{after.id} is retired"
     if after.disposed and not (before is not None and before.disposed):
@@ -127,7 +127,8 @@ def _reply(reply: Reply) -> str:
     return f"{reply.answer}{f' ({reply.text})' if reply.text else ''}"
 
 
-def _end(end: End) -> str:
+def describe_end(end: End) -> str:
+    """How a run ended, in a few words."""
     told = [f"code {end.exit_code}"] if end.exit_code is not None else []
     told += [f"signal {end.signal}"] if end.signal is not None else []
     return f"{end.cause} ({', '.join(told)})" if told else str(end.cause)

@@ -1,9 +1,14 @@
 """What every test shares: the plugin that counts promises, a PostgreSQL server for those that ask for one, pytester for
 the plugin's own tests, and hypothesis without a deadline, since a busy machine is no failure."""
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["pytester", "tests.promises", "tests.postgres"]
 
 settings.register_profile("dispatch", parent=settings(), deadline=None)
 settings.load_profile("dispatch")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the steps of tests/histories anew, for a diff")

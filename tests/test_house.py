@@ -21,7 +21,7 @@ NOT_USED = [
     *("handle", "reconcile"),
 ]
 # Names that a library demands, each with the library.
-DEMANDED = {"__version__": "Python's own name for it"}
+DEMANDED = {"__version__": "Python's own name for it", "process_result_value": "SQLAlchemy's TypeDecorator"}
 
 NO_ROOMS = {"utils", "util", "helpers", "common", "types", "constants", "base", "misc"}
 

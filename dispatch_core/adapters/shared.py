@@ -1,4 +1,4 @@
-"""What adapters share: one snapshot of a cluster for all that ask at the same time.
+"""What adapters share: one snapshot of a cluster for all that ask at the same time, and each job's part of it.
 
 One rule: who asks is answered by a snapshot that begins after the question, never by one already under way, and
 snapshots begin no more often than agreed. Nothing runs while nobody asks; what runs belongs to this object, and `close`
@@ -8,10 +8,13 @@ ends it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
+from dispatch_core.adapters.contract import Job
 from dispatch_core.errors import SchedulerUnavailable
+from dispatch_core.evidence import Sighting
+from dispatch_core.record import State, read_name
 
 Taken = TypeVar("Taken")
 
@@ -80,3 +83,25 @@ def _fail(asked: asyncio.Future[Taken], error: Exception) -> None:
     if not asked.done():
         asked.set_exception(error)
         asked.exception()  # everyone who asked may have left; then nobody is to be warned of it
+
+
+class Sighted:
+    """All objects of one snapshot, sorted so that one job's are found without looking at every other job's."""
+
+    def __init__(self, sightings: Iterable[Sighting]) -> None:
+        self.all = tuple(sightings)
+        self._by: dict[tuple[str, str], list[int]] = {}
+        for place, sighting in enumerate(self.all):
+            tags = read_name(sighting.name)
+            for key in (
+                ("id", sighting.id),
+                ("uid", "" if tags is None else tags.uid),
+                ("key", "" if sighting.state is State.ENDED else sighting.key),
+            ):
+                self._by.setdefault(key, []).append(place)
+
+    def of(self, job: Job) -> tuple[Sighting, ...]:
+        """The objects that concern a job, in the order of the snapshot."""
+        asked = [("uid", job.uid), ("key", job.key), *(("id", id) for id in job.known)]
+        places = sorted({place for key in asked for place in self._by.get(key, ())})
+        return tuple(self.all[place] for place in places)

@@ -6,11 +6,12 @@ database, and what each must be told before it is safe to commit on, is known he
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy import URL, Connection, Dialect, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -60,7 +61,7 @@ _REPEATABLE_NUMBERS = frozenset({1040, 1053, 1205, 1213, 2003, 2006, 2013})
 
 _NOT_SET_UP_STATES = frozenset({"42P01", "42703", "3F000"})
 _NOT_SET_UP_NUMBERS = frozenset({1054, 1146})
-_NOT_SET_UP_TEXTS = ("no such table", "no such column", "has no column", "unable to open database file")
+_NOT_SET_UP_TEXTS = ("no such table", "no such column", "has no column")
 
 
 def make_engine(url: str, schema: str | None = None, *, upgrading: bool = False) -> AsyncEngine:
@@ -132,6 +133,11 @@ _OPTIONS = {
 def _prepare_sqlite(engine: AsyncEngine) -> None:
     """Make SQLite keep what it says it committed, and take the right to write before it reads."""
 
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def try_first(dialect: Dialect, entry: ConnectionPoolEntry, arguments: list[Any], options: dict[str, Any]) -> None:
+        # A file that cannot be opened is refused here: the driver would leave a thread behind that answers to nobody.
+        sqlite3.connect(*arguments, **options).close()
+
     @event.listens_for(engine.sync_engine, "connect")
     def configure(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
@@ -172,6 +178,8 @@ def refusal(error: BaseException, engine: AsyncEngine) -> DispatchError:
         return BadInput(f"the store {where} has this uid or commit id for another record; nothing was written ({text})")
     if isinstance(error, DataError) or str(code).startswith("22"):
         return BadInput(f"the store {where} cannot hold this; nothing was written ({text})")
+    if code == "SQLITE_CANTOPEN":
+        return StoreUnavailable(f"the store {where} cannot be opened; its folder must exist; to make it, {UPGRADE}")
     missing = code in _NOT_SET_UP_STATES or code in _NOT_SET_UP_NUMBERS
     if missing or any(part in text for part in _NOT_SET_UP_TEXTS):
         return StoreUnavailable(f"the store {where} has no tables of this version of dispatch; {UPGRADE} ({text})")

@@ -114,7 +114,7 @@ async def live(life: Life) -> Record:
 
 async def started(life: Life) -> None:
     """Until the payload says that it runs."""
-    while "start" not in read(life.lines):  # noqa: ASYNC110 - a file has no event to wait for
+    while "start" not in read(life.lines):
         await asyncio.sleep(0.1)
 
 

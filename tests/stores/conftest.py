@@ -15,6 +15,12 @@ from tests.stores.databases import Database, InMemory, OnPostgres, OnSqlite, adm
 TEMPLATE = "dispatch_template"
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tries as always, sooner after each other."""
+    monkeypatch.setattr("dispatch_core.stores.sql.PAUSES", (0.01, 0.02, 0.04))
+
+
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the tables in it, to copy."""

@@ -115,6 +115,8 @@ class OnSqlite(OnSql):
             self.broken += 1
             if moment is not Moment.BEFORE:
                 await commit(connection)
+            else:
+                await connection.rollback()
             await then()
             raise sqlite3.OperationalError("disk I/O error")
 
@@ -123,6 +125,9 @@ class OnSqlite(OnSql):
     async def cut_off(self) -> None:
         """From now on, the database cannot be reached."""
         self.path.rename(self.path.with_suffix(".away"))
+
+    async def restore(self) -> None:
+        self.path.with_suffix(".away").rename(self.path)
 
     async def end(self) -> None:
         self._patch.undo()
@@ -168,6 +173,9 @@ class OnPostgres(OnSql):
     async def cut_off(self) -> None:
         """From now on, the database cannot be reached through the proxy."""
         self.proxy.refuses = True
+
+    async def restore(self) -> None:
+        self.proxy.refuses = False
 
     async def end(self) -> None:
         await super().end()

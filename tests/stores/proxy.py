@@ -68,6 +68,8 @@ class Proxy:
         ways = [asyncio.create_task(self._upwards(line)), asyncio.create_task(self._downwards(line))]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            if line.silent:
+                await ways[0]
         finally:
             for way in ways:
                 way.cancel()
@@ -100,7 +102,10 @@ class Proxy:
         if moment is Moment.LATER:
             line.client_writer.transport.abort()
             await asyncio.sleep(LATER_SECONDS)
-        if moment is not Moment.BEFORE:
+        if moment is Moment.BEFORE:
+            # The server hangs up before anything else happens, or it would keep the row from everybody.
+            line.server_writer.close()
+        else:
             line.server_writer.write(data)
             await line.replied.wait()
         await self._then()

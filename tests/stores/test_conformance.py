@@ -115,7 +115,7 @@ class TestRaces:
     @pytest.mark.promise("C1")
     @pytest.mark.case("T50")
     async def test_twenty_writers_on_one_record(self, database: Database, store: Store) -> None:
-        commits = 4
+        commits = 3
         record = await created(store)
         stores = [store, await database.open()]
 

@@ -27,6 +27,9 @@ from dispatch_core.record import Answer, Reply, State
 CLAIM_SECONDS = 1.0
 """How long a call waits for the object's claim."""
 
+STOPPING_SECONDS = 3.0
+"""How long a StopJob goes on to another object."""
+
 DONE = Reply(answer=Answer.DONE)
 
 Effect = Callable[[str], None]
@@ -56,6 +59,10 @@ class Calls:
         self.root, self.clock, self.slots, self.grace_seconds = root, clock, slots, grace_seconds
         self.objects = os.path.join(root, spool.OBJECTS)
         self.staging = os.path.join(root, spool.STAGING)
+
+    def folders(self) -> list[str]:
+        """The folder of every object in the spool. Raises OSError."""
+        return [os.path.join(self.objects, id) for id in sorted(os.listdir(self.objects)) if spool.is_id(id)]
 
     def start(
         self, launch: Launch, secrets: Mapping[str, str], inherited: Mapping[str, str], deadline: datetime
@@ -234,30 +241,34 @@ class Calls:
     def stop_job(self, names: tuple[str, ...], deadline: datetime) -> Reply:
         """Stop the newest run of every object that has one of these names."""
         replies: list[Reply] = []
+        until = time.monotonic() + STOPPING_SECONDS
         try:
-            folders = [os.path.join(self.objects, id) for id in sorted(os.listdir(self.objects)) if spool.is_id(id)]
-            for folder in folders:
+            for folder in self.folders():
                 tags = read_tags(folder)
+                if time.monotonic() > until:
+                    return unknown("it took too long to stop everything")
                 if tags is not None and tags.name in names:
                     replies += self._stop_newest(tags.id, tags.name, deadline)
         except OSError as error:
             return unknown(f"not everything could be looked at: {error}")
         answers = {reply.answer for reply in replies}
-        if answers <= {Answer.DONE}:
-            return DONE if replies or self.clock() <= deadline else LATE
-        if answers == {Answer.LATE}:
+        if answers == {Answer.LATE} or (not answers and self.clock() > deadline):
             return LATE
+        if answers <= {Answer.DONE}:
+            return DONE
         return unknown("; ".join(sorted({reply.text for reply in replies if reply.answer is not Answer.DONE})))
 
     def _stop_newest(self, id: str, name: str, deadline: datetime) -> list[Reply]:
         """Stop whatever run it is on, also where it is requeued meanwhile; nothing where it is not there any more."""
+        folder = os.path.join(self.objects, id)
         try:
-            run = spool.newest_run(os.path.join(self.objects, id))
+            run = spool.newest_run(folder)
         except spool.Gone:
             return []
         reply = self.stop(Target(id=id, name=name, run=run), deadline)
-        again = reply.answer is Answer.REFUSED
-        return [self.stop(Target(id=id, name=name, run=run + 1), deadline) if again else reply]
+        if reply.answer is Answer.REFUSED:
+            reply = self.stop(Target(id=id, name=name, run=run + 1), deadline)
+        return [reply] if os.path.lexists(folder) else []
 
     def bring_up(self, folder: str) -> None:
         """Start the runner of an open run that lacks one. More than one does no harm: the second gives up."""

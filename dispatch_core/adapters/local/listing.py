@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from dispatch_core.adapters.contract import Job
 from dispatch_core.adapters.local import spool
 from dispatch_core.adapters.local.calls import Calls
 from dispatch_core.adapters.local.look import Look, Tags, look, read_tags
+from dispatch_core.adapters.shared import Sighted
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing, Sighting
 from dispatch_core.plan import Value
@@ -42,25 +43,26 @@ class Unread(Value, frozen=True):
         return self.tags is None or self.id in job.known or job.uid == self.tags.uid or job.key == self.tags.key
 
 
-class Snapshot(Value, frozen=True):
+class Snapshot:
     """The spool at one moment."""
 
-    began: datetime
-    ended: datetime
-    sightings: tuple[Sighting, ...]
-    unread: tuple[Unread, ...]
+    def __init__(
+        self, began: datetime, ended: datetime, sightings: Iterable[Sighting], unread: Sequence[Unread]
+    ) -> None:
+        self.began, self.ended, self.unread = began, ended, unread
+        self.sighted = Sighted(sightings)
 
     def of(self, job: Job) -> Listing:
         """One job's part of it."""
         return Listing(
-            objects=tuple(sighting for sighting in self.sightings if job.concerns(sighting)),
+            objects=self.sighted.of(job),
             began=self.began,
             ended=self.ended,
             complete=not any(unread.concerns(job) for unread in self.unread),
         )
 
     def everything(self) -> Listing:
-        return Listing(objects=self.sightings, began=self.began, ended=self.ended, complete=not self.unread)
+        return Listing(objects=self.sighted.all, began=self.began, ended=self.ended, complete=not self.unread)
 
 
 class Lister:
@@ -69,13 +71,15 @@ class Lister:
     def __init__(self, calls: Calls, clock: Callable[[], datetime], node: str, keep_seconds: float) -> None:
         self.calls, self.clock, self.node, self.keep_seconds = calls, clock, node, keep_seconds
         self.purged: float | None = None
+        self.tags: dict[str, Tags] = {}
+        """Of each object in the spool: they never change."""
 
     def snapshot(self) -> Snapshot:
         """Look at everything. Raises SchedulerUnavailable where the spool itself cannot be read."""
         began = self.clock()
         try:
             unread = self._on_their_way()
-            folders = [os.path.join(self.calls.objects, id) for id in sorted(os.listdir(self.calls.objects))]
+            folders = self.calls.folders()
         except OSError as error:
             raise SchedulerUnavailable(
                 f"the spool {self.calls.root} cannot be read: {error}; nothing is known of its objects meanwhile"
@@ -89,10 +93,15 @@ class Lister:
             if folders:
                 time.sleep(spool.TRY_AGAIN_SECONDS)
         self._chores(looks)
-        unread += [Unread(id=os.path.basename(folder), tags=_tags(folder)) for folder in folders]
-        sightings = tuple(self._sighting(folder, seen) for folder, seen in looks.items())
+        self.tags = {folder: tags for folder in [*looks, *folders] if (tags := self._tags(folder)) is not None}
+        unread += [Unread(id=os.path.basename(folder), tags=self.tags.get(folder)) for folder in folders]
+        sightings = [self._sighting(folder, seen) for folder, seen in sorted(looks.items())]
+        ended = self.clock()
         self._purge(looks)
-        return Snapshot(began=began, ended=self.clock(), sightings=sightings, unread=tuple(unread))
+        return Snapshot(began, ended, sightings, unread)
+
+    def _tags(self, folder: str) -> Tags | None:
+        return self.tags.get(folder) or _tags(folder)
 
     def _on_their_way(self) -> list[Unread]:
         """Objects whose start is under way: staged, tagged, and their claim kept."""
@@ -129,7 +138,7 @@ class Lister:
 
     def _sighting(self, folder: str, seen: Look | None) -> Sighting:
         """What is shown of an object; one that is mangled is shown as nobody's, in no state that is known."""
-        tags = _tags(folder)
+        tags = self.tags.get(folder)
         if tags is None or seen is None:
             return Sighting(id=os.path.basename(folder), name="", key="", state=State.UNRECOGNIZED)
         return Sighting(

@@ -165,6 +165,7 @@ class Runner:
     def _end_leftovers(self, grace: float) -> None:
         """End all that the payload left alive; the run reads `ending` until this returns."""
         marks, asked, began = Marks(self.folder, self.tags["id"], self.number), set[int](), time.monotonic()
+        pause = WAITING_SECONDS / 4
         while True:
             reaped()
             left = {*marks.found(), *children()}
@@ -175,7 +176,8 @@ class Runner:
                 asked |= left
             else:
                 signal_each(left, marks, signal.SIGKILL)
-            time.sleep(WAITING_SECONDS)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 2.0)
 
 
 class Payload:
@@ -243,16 +245,16 @@ class Payload:
         if self.ended_by is None and self.limit is not None and ran >= self.limit:
             self._ask(pid, "time_limit")
         if self.ended_by is not None and time.monotonic() - self.asked_at >= self.grace:
-            os.killpg(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)
         if self.ended_by is None and self.warning_at is not None and ran >= self.warning_at:
             self.warning_at = None
-            os.killpg(pid, signal.Signals[f"SIG{self.spec['signal_before_limit']}"])
+            signal_group(pid, signal.Signals[f"SIG{self.spec['signal_before_limit']}"])
         left = LOOKING_SECONDS if self.limit is None else max(self.limit - ran, 0.01)
         return min(LOOKING_SECONDS, left)
 
     def _ask(self, pid: int, cause: str) -> None:
         self.ended_by, self.asked_at = cause, time.monotonic()
-        os.killpg(pid, signal.SIGTERM)
+        signal_group(pid, signal.SIGTERM)
 
     def _result(self, code: int) -> dict[str, Any]:
         told: dict[str, Any] = {"exit_code": code} if code >= 0 else {"signal": -code}
@@ -310,6 +312,12 @@ def _memory_events() -> str | None:
     return None
 
 
+def signal_group(pid: int, number: int) -> None:
+    """Signal the payload and what it started in its own group; it has not been waited for, so the group is its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
 def children() -> set[int]:
     """Who this runner must wait for: all orphaned descendants of the payload come to it."""
     found = set()
@@ -331,6 +339,6 @@ def signal_each(pids: set[int], marks: Marks, number: int) -> None:
     """Signal what is of the run. A child is ours until it is waited for, so its pid is nobody else's."""
     mine = children()
     for pid in pids & mine:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
     marks.signal(pids - mine, number)

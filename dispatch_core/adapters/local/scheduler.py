@@ -42,7 +42,7 @@ WATCHED = 10_000
 """Jobs whose latest listing is kept to compare with."""
 CHUNK = 65536
 
-NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "fuse.sshfs", "9p")
+NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "fuse.sshfs")
 """File systems that other hosts may share: their flocks would be judged without seeing what runs there."""
 
 Result = TypeVar("Result")
@@ -87,6 +87,7 @@ class LocalScheduler:
         self._calls = Calls(root, clock, slots, grace_seconds)
         self._lister = Lister(self._calls, clock, platform.node(), keep_seconds)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="dispatch-local")
+        self._looker = ThreadPoolExecutor(1, thread_name_prefix="dispatch-local-look")
         self._snapshots: Snapshots[Snapshot] = Snapshots(self._look, listing_seconds)
         self._shown: dict[str, frozenset[object]] = {}
         self._closed = False
@@ -108,6 +109,10 @@ class LocalScheduler:
         name = spec.signal_before_limit
         if name is not None and f"SIG{name}" not in signal.Signals.__members__:
             found.append((("spec", "signal_before_limit"), f"{name!r} is no signal here; USR1 would be one"))
+        limit, before = spec.time_limit_seconds, spec.signal_before_limit_seconds
+        if name is not None and limit is not None and before >= limit:
+            text = f"the signal would come {before} seconds before a limit of {limit}: when the run begins"
+            found.append((("spec", "signal_before_limit_seconds"), text))
         if spec.working_directory is not None and not os.path.isabs(spec.working_directory):
             found.append((("spec", "working_directory"), "it is not absolute; a run has no directory to start from"))
         found += [
@@ -193,10 +198,11 @@ class LocalScheduler:
     async def close(self) -> None:
         self._closed = True
         await self._snapshots.close()
-        await asyncio.to_thread(self._threads.shutdown)
+        for threads in (self._threads, self._looker):
+            await asyncio.to_thread(threads.shutdown)
 
     async def _look(self) -> Snapshot:
-        return await self._in_thread(self._lister.snapshot)
+        return await asyncio.get_running_loop().run_in_executor(self._looker, self._lister.snapshot)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         if self._closed:

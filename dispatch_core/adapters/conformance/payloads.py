@@ -1,0 +1,123 @@
+"""Checks of what reaches a payload, and of what it says.
+
+One rule: values arrive whole, and a secret arrives nowhere else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dispatch_core.adapters.conformance.rig import Case, NotConforming, Rig, check, expect, later
+from dispatch_core.plan import Secret, Spec
+from dispatch_core.record import State
+
+AWKWARD = (
+    "",
+    " leading and trailing ",
+    "-dash",
+    "--flag=value",
+    "'single' \"double\" `back`",
+    "$HOME ${HOME} $(id) \\ \\n %s %%",
+    "two\nlines\n",
+    "tab\tand\rreturn",
+    "é ü 漢字 🚀",
+    "a;b|c&d<e>f(g)*?[h]{i,j}~!#",
+)
+SECRET = "hunter2 'quoted' \"twice\" $HOME é\nsecond-line-of-it"  # noqa: S105 - bait
+
+
+async def recited(case: Case, place: str) -> tuple[list[str], dict[str, str | None]]:
+    """What the payload wrote, once it has."""
+    async for _ in case.rig.patiently():
+        told = await case.rig.recited(place)
+        if told is not None:
+            return told
+    raise NotConforming("the payload that writes down what it got wrote nothing")
+
+
+@check()
+async def values_arrive_whole(rig: Rig) -> None:
+    case = Case(rig)
+    environment = {f"VALUE_{number}": value for number, value in enumerate(AWKWARD)}
+    spec = rig.recital(case.uid, AWKWARD, tuple(environment))
+    spec = msgspec.structs.replace(spec, environment={**spec.environment, **environment})
+    target = await case.started(spec)
+    await case.open(target)
+    arguments, variables = await recited(case, case.uid)
+    expect(arguments == list(AWKWARD), f"the arguments {AWKWARD} arrived as {arguments}")
+    expect(variables == environment, f"the environment {environment} arrived as {variables}")
+    await case.until(target, State.ENDED)
+
+
+@check()
+async def a_payload_knows_which_run_it_is(rig: Rig) -> None:
+    case = Case(rig)
+    names = ("KEY", "SUBMISSION", "ATTEMPT", "OBJECT", "RUN", "PREVIOUS_CAUSE")
+    variables = tuple(f"DISPATCH_{name}" for name in names)
+    target = await case.started(rig.recital(case.uid, (), variables), cause="preempted")
+    await case.open(target)
+    _, told = await recited(case, case.uid)
+    wanted = (case.job.key, "1", "1", target.id, "1", "preempted")
+    got = tuple(told[name] for name in variables)
+    expect(got == wanted, f"the payload was told {got}, and should have been told {wanted}")
+    await case.until(target, State.ENDED)
+
+
+@check()
+async def a_requeued_payload_knows_how_the_run_before_ended(rig: Rig) -> None:
+    case = Case(rig)
+    if not case.adapter.capabilities.requeues:
+        return
+    variables = ("DISPATCH_RUN", "DISPATCH_PREVIOUS_CAUSE")
+    target = await case.started(rig.recital(case.uid, (), variables))
+    for run, cause in ((target, ""), (later(target), "completed")):
+        await case.open(run)
+        await case.until(run, State.ENDED)
+        _, told = await recited(case, case.uid)
+        got = (told[variables[0]], told[variables[1]] or "")
+        expect(got == (str(run.run), cause), f"run {run.run}, after {cause or 'nothing'!r}, was told {got}")
+        if run is target:
+            await case.adapter.requeue(run, await case.in_time())
+
+
+@check()
+async def a_secret_arrives_and_is_nowhere_else(rig: Rig) -> None:
+    case = Case(rig)
+    spec = rig.recital(case.uid, (), ("TOKEN",))
+    spec = msgspec.structs.replace(spec, secret_environment={"TOKEN": Secret(source="variable", name="token")})
+    target = await case.started(spec, secrets={"TOKEN": SECRET})
+    await unseen(case)
+    await case.open(target)
+    _, told = await recited(case, case.uid)
+    expect(told["TOKEN"] == SECRET, "the secret did not arrive whole")
+    await case.until(target, State.ENDED)
+    await unseen(case)
+    if case.adapter.capabilities.requeues:
+        await case.adapter.requeue(target, await case.in_time())
+        await case.open(later(target))
+        await case.until(target, State.ENDED)
+        _, told = await recited(case, case.uid)
+        expect(told == {"TOKEN": SECRET}, "the secret did not arrive in the second run")
+
+
+async def unseen(case: Case) -> None:
+    shown = repr(await case.find()) + repr(case.adapter) + repr(vars(case.adapter))
+    for part in SECRET.split("\n"):
+        expect(
+            repr(part)[1:-1] not in shown and part not in shown, "a secret is in a listing, or in the adapter's repr"
+        )
+        places = await case.rig.leaks(part)
+        expect(not places, f"a secret can be read in {places}")
+
+
+@check()
+async def what_a_run_wrote_can_be_read(rig: Rig) -> None:
+    case = Case(rig)
+    target = await case.running()
+    written = b"".join([chunk async for chunk in case.adapter.logs(target)])
+    expect(case.line.encode() in written, f"the log of a run that wrote a line has {written!r}")
+    await rig.go(case.line)
+    await case.until(target, State.ENDED)
+    quiet = Case(rig)
+    gated = await quiet.started(Spec(command=("true",)))
+    expect([chunk async for chunk in quiet.adapter.logs(gated)] in ([], [b""]), "a run that never began has a log")

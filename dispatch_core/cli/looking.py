@@ -1,0 +1,250 @@
+"""What looks: `ls`, `status`, `explain`, `history`, `logs`.
+
+One rule: nothing is changed, neither a record nor anything on a scheduler; only `explain` and `logs` ask a scheduler.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from dispatch_core import status as statuses
+from dispatch_core.amounts import say_ago, say_seconds
+from dispatch_core.cli import exits
+from dispatch_core.cli.screen import Screen, json_text, local_time, plural
+from dispatch_core.cli.session import Session
+from dispatch_core.cli.session import run as run_to_end
+from dispatch_core.errors import BadInput
+from dispatch_core.plan import Rule
+from dispatch_core.record import Result
+from dispatch_core.status import Status
+from dispatch_core.stores.contract import Listed, Store
+
+Work = Callable[[], Coroutine[Any, Any, int]]
+
+
+async def read_status(store: Store, key: str, uid: str | None = None) -> Status:
+    """One job's status. Raises NotFound."""
+    record = await store.read(key, uid)
+    (row,) = await store.jobs(uids=frozenset({record.uid}))
+    return statuses.status_of(row.record or record, row)
+
+
+# --- ls
+
+
+def list_jobs(session: Session, attention: bool) -> int:
+    async def work() -> list[Listed]:
+        async with session.opened() as store:
+            return await store.jobs()
+
+    rows = run_to_end(work())
+    if attention:
+        rows = [row for row in rows if statuses.attention(row)]
+    now = datetime.now(UTC)
+    session.screen.result([_summary(row) for row in rows])
+    session.screen.table(
+        ("key", "state", "since", "supervisor", "attention", "waits for"), [_cells(row, now) for row in rows]
+    )
+    if not rows:
+        session.screen.say("nothing needs attention" if attention else "there are no jobs")
+    return exits.ATTENTION if attention and rows else exits.FINE
+
+
+def _summary(row: Listed) -> dict[str, object]:
+    shown = statuses.status_of(row.record, row) if row.record is not None else None
+    return {
+        "key": row.key,
+        "uid": row.uid,
+        "revision": shown.revision if shown else None,
+        "state": shown.state if shown else "unreadable",
+        "since": shown.since if shown else row.updated,
+        "settled": shown.settled if shown else None,
+        "supervisor": row.owner,
+        "unattended": shown.unattended if shown else None,
+        "attention": statuses.attention(row),
+        "wait": shown.wait if shown else None,
+        "problem": row.problem,
+    }
+
+
+def _cells(row: Listed, now: datetime) -> tuple[str, ...]:
+    problems = ", ".join(statuses.attention(row))
+    if row.record is None:
+        return (row.key, "unreadable", say_ago(row.updated, now), row.owner or "", problems, row.problem)
+    shown = statuses.status_of(row.record, row)
+    waits = shown.wait.text if shown.wait is not None else ""
+    return (row.key, shown.state, say_ago(shown.since, now), row.owner or "", problems, waits)
+
+
+# --- status
+
+
+def status(session: Session, key: str) -> int:
+    async def work() -> Status:
+        async with session.opened() as store:
+            return await read_status(store, key)
+
+    shown = run_to_end(work())
+    if session.screen.as_json:
+        session.screen.result(shown)
+    else:
+        print_status(session, shown)
+    return code_of(shown)
+
+
+def code_of(shown: Status) -> int:
+    """What `status` exits with."""
+    if shown.outcome is not None:
+        codes = {Result.SUCCEEDED: exits.FINE, Result.FAILED: exits.FAILED, Result.CANCELLED: exits.CANCELLED}
+        return codes[shown.outcome.result]
+    return exits.NEEDS_A_PERSON if shown.needs_a_person else exits.FINE
+
+
+def print_status(session: Session, shown: Status) -> None:
+    screen, now = session.screen, datetime.now(UTC)
+    for name, text in _facts(session, shown, now):
+        screen.line(f"{name:<11} {text}")
+    _tables(screen, shown, now)
+
+
+def _facts(session: Session, shown: Status, now: datetime) -> list[tuple[str, str]]:
+    facts = [("job", f"{shown.key}  (record {shown.uid}, revision {shown.revision}, on {shown.scheduler})")]
+    facts.append(("state", f"{shown.state} since {local_time(shown.since)} ({say_ago(shown.since, now)})"))
+    if shown.outcome is not None:
+        message = f": {shown.outcome.message}" if shown.outcome.message else ""
+        facts.append(("outcome", f"{statuses.outcome_words(shown.outcome)}{message}"))
+    if shown.receipt is not None:
+        clean = "complete; the record is settled" if shown.receipt.clean else f"waits for: {shown.receipt.waits_for}"
+        facts.append(("clean-up", clean))
+    if shown.wait is not None:
+        facts.append(("waits for", shown.wait.text))
+    if shown.advice:
+        facts.append(("you can", shown.advice))
+    facts += [("next", intent) for intent in shown.intents]
+    if shown.unattended:
+        facts.append(("supervisor", f"none (unattended): {session.command('supervise', shown.key)}"))
+    elif not shown.settled:
+        facts.append(("supervisor", str(shown.supervisor)))
+    facts.append(("command", shlex.join(shown.command)))
+    return facts
+
+
+def _tables(screen: Screen, shown: Status, now: datetime) -> None:
+    rows: list[tuple[object, ...]] = []
+    for row in shown.submissions:
+        found = [o for o in shown.objects if o.submission == row.number]
+        first = (row.number, row.why, row.attempts, row.reply)
+        if not found:
+            rows.append((*first, "", "", "", "", "", ""))
+        for index, o in enumerate(found):
+            left = first if index == 0 else ("", "", "", "")
+            rows.append((*left, o.id, o.role, o.run, o.state, o.end, " ".join(o.nodes)))
+    heads = ("submission", "why", "attempts", "reply", "object", "role", "run", "state", "end", "nodes")
+    _titled(screen, heads, rows)
+    strangers = [o for o in shown.objects if o.submission == 0]
+    _titled(
+        screen, ("object", "role", "state", "seen"), [(o.id, o.role, o.state, say_ago(o.seen, now)) for o in strangers]
+    )
+    _titled(
+        screen,
+        ("hold", "asked by", "reason", "lifted"),
+        [(h.number, h.asked_by, h.reason, "lifted" if h.lifted else "") for h in shown.holds],
+    )
+    used = [(b.rule, f"{b.used} of {b.limit}" if b.limit is not None else f"{b.used}, no limit") for b in shown.budget]
+    _titled(screen, ("rule", "budget used"), used)
+
+
+def _titled(screen: Screen, heads: tuple[str, ...], rows: list[Any]) -> None:
+    if rows:
+        screen.line("")
+        screen.table(heads, rows)
+
+
+# --- explain
+
+
+def explain(session: Session, key: str) -> int:
+    from dispatch_core import client
+
+    async def work() -> client.Explanation:
+        async with session.opened() as store:
+            record = await store.read(key)
+            async with session.scheduler(record.scheduler) as adapter:
+                return await client.explain(store, adapter, key, record.uid)
+
+    from dispatch_core.cli.explaining import lines_of, value_of
+
+    told = run_to_end(work())
+    session.screen.result(value_of(told), lines_of(told))
+    return exits.FINE
+
+
+# --- history
+
+
+def history(session: Session, key: str) -> int:
+    async def work() -> list[Any]:
+        async with session.opened() as store:
+            return list(await store.history(key))
+
+    changes = run_to_end(work())
+    lines = []
+    for change in changes:
+        lines.append(f"{change.revision:>4}  {local_time(change.at)}  {change.actor}")
+        lines += [f"      {line}" for line in change.lines]
+    session.screen.result(changes, lines)
+    return exits.FINE
+
+
+# --- logs
+
+
+def logs(session: Session, key: str, submission: int | None, run: int | None) -> int:
+    from dispatch_core.adapters.contract import Target
+    from dispatch_core.record import Record
+
+    def target_of(record: Record) -> Target:
+        wanted = record.last if submission is None else next(iter(record.submissions[submission - 1 :]), None)
+        object = record.object(wanted.canonical) if wanted is not None and wanted.canonical else None
+        if object is None or (run is not None and run > object.run):
+            raise BadInput(f"job {key!r} has launched no such run yet; `dispatch status` lists what there is")
+        return Target(id=object.id, name=object.name, run=run or object.run)
+
+    async def work() -> bytes:
+        written = b""
+        async with session.opened() as store:
+            record = await store.read(key)
+            target = target_of(record)
+            async with session.scheduler(record.scheduler) as adapter:
+                async for chunk in adapter.logs(target):
+                    if session.screen.as_json:
+                        written += chunk
+                    else:
+                        sys.stdout.buffer.write(chunk)
+                        sys.stdout.buffer.flush()
+        if session.screen.as_json:
+            value = {"key": key, "object": target.id, "run": target.run, "text": written.decode(errors="replace")}
+            sys.stdout.write(json_text(value) + "\n")
+        return written
+
+    run_to_end(work())
+    return exits.FINE
+
+
+def rule_words(rule: Rule) -> str:
+    """A rule in a line: what it does, when, how often."""
+    when = rule.when
+    told = [f"cause {' or '.join(when.cause)}"] if when.cause else []
+    told += [f"exit code {' or '.join(map(str, when.exit_code))}"] if when.exit_code else []
+    told += [f"signal {' or '.join(map(str, when.signal))}"] if when.signal else []
+    told += [f"message matches {when.message!r}"] if when.message is not None else []
+    for name in ("shorter_than", "pending_longer_than", "no_progress_for"):
+        seconds = getattr(when, f"{name}_seconds")
+        told += [f"{name.replace('_', ' ')} {say_seconds(seconds)}"] if seconds is not None else []
+    often = "without limit" if rule.limit is None else plural(rule.limit, "time")
+    delay = f", after {say_seconds(rule.delay.seconds)}" if rule.delay.seconds else ""
+    return f"{rule.do} on {' and '.join(told)}, {often}{delay}"
