@@ -16,6 +16,8 @@ from dispatch_core.errors import DispatchError
 ANSWER_SECONDS = 20.0
 """The longest wait for one answer: a server that starts on a busy machine is slow."""
 
+WARMING_SECONDS = 120.0
+
 
 class NotYet(DispatchError):
     """The server did not answer, or not with what was asked for."""
@@ -36,6 +38,11 @@ class Page:
         """The status of each component, and its newest heartbeat. Raises NotYet."""
         health: dict[str, dict[str, Any]] = self._asked("GET", "/api/v2/monitor/health")
         return health
+
+    def warm(self) -> None:
+        """Make the server build the API that workers use, which it puts off until it is first asked, for so long that
+        the first worker gives up meanwhile and asks again."""
+        self._asked("GET", "/execution/health", seconds=WARMING_SECONDS)
 
     def unpause(self, dag: str) -> bool:
         """Let the DAG's runs begin: whether they may. Raises NotYet while Airflow has not read its file."""
@@ -77,9 +84,14 @@ class Page:
         return self._asked(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
 
     def _asked(
-        self, method: str, path: str, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+        seconds: float = ANSWER_SECONDS,
     ) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         try:
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, {"Content-Type": "application/json", **(headers or {})})

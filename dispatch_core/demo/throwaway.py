@@ -86,6 +86,8 @@ class ThrowawayAirflow:
         self.say(f"airflow db migrate took {time.monotonic() - began:.0f} s")
         for component in COMPONENTS:
             self.launch(component)
+        self.wait("the API server answers", self.page.health, HEALTHY_SECONDS)
+        self.page.warm()
         self.wait("all four are healthy", self._healthy, HEALTHY_SECONDS)
 
     def launch(self, component: str, name: str = "") -> int:
