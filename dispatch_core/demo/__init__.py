@@ -24,7 +24,7 @@ INTERRUPTED = 130
 EXAMPLE = "airflow_dag.py"
 
 
-def run(*, keep: bool = False, output_json: bool = False) -> int:
+def run(keep: bool = False, output_json: bool = False) -> int:
     """Show it all once; the exit code: 0 if every check held. Nothing is left when it returns, however it ends.
 
     `keep`: leave Airflow up, and say where its page is, until Ctrl-C.
