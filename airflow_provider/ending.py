@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from dispatch_core.client import Client
 from dispatch_core.stores.contract import Store
@@ -49,6 +48,8 @@ async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: 
 
 def task_state(instance: Mapping[str, Any]) -> str | None:
     """The state of a task instance's newest try; "removed" where there is none any more. It blocks."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
     run_id, task_id, map_index = instance["run_id"], instance["task_id"], instance["map_index"]
     states = RuntimeTaskInstance.get_task_states(
         dag_id=instance["dag_id"], task_ids=[task_id], run_ids=[run_id], map_index=map_index

@@ -253,13 +253,16 @@ class DispatchOperator(BaseOperator):
             finally:
                 await store.close()
 
-        for pause in AGAIN_SECONDS:
-            try:
-                return asyncio.run(once())
-            except StoreUnavailable as outage:
-                self.log.warning("%s; trying again in %g s", outage, pause)
-                time.sleep(pause)
-        return asyncio.run(once())
+        async def patiently() -> T:
+            for pause in AGAIN_SECONDS:
+                try:
+                    return await once()
+                except StoreUnavailable as outage:
+                    self.log.warning("%s; trying again in %g s", outage, pause)
+                await asyncio.sleep(pause)
+            return await once()
+
+        return asyncio.run(patiently())
 
 
 def _instance(context: Context) -> dict[str, Any]:

@@ -87,9 +87,9 @@ class Supervisor:
         try:
             while not _is_over(record, until_outcome):
                 seconds = await loop.drained_pass()
-                if seconds > 0 and not _is_over(loop.record, until_outcome):
-                    await loop.wait(seconds)
                 record = loop.record
+                if seconds > 0 and not _is_over(record, until_outcome):
+                    await loop.wait(seconds)
         finally:
             await asyncio.shield(loop.leave())
         return record

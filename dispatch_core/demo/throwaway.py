@@ -67,6 +67,7 @@ class ThrowawayAirflow:
         self.database = database or f"sqlite:///{self.file}"
         self.page = Page(_free_port(), "admin", secrets.token_urlsafe(9))
         self.settings = {**self._settings(), **(settings or {})}
+        self.pids: dict[str, int] = {}
 
     def start(self) -> None:
         """Make the database, start the four, and wait until Airflow says that all of them are healthy."""
@@ -95,7 +96,8 @@ class ThrowawayAirflow:
         words = list(COMPONENTS[component])
         if component == "api-server":
             words += ["--port", str(self.page.port)]
-        return self.shelter.start(name or component, self._command(*words), self.settings)
+        self.pids[name or component] = self.shelter.start(name or component, self._command(*words), self.settings)
+        return self.pids[name or component]
 
     def crash(self, name: str) -> None:
         """End a component, and all that it has forked, with SIGKILL."""
