@@ -104,7 +104,7 @@ def test_fifty_deferred_operators_list_the_spool_once_a_second_in_all(airflow: A
     run.wait("all have ended", lambda: set(run.states().values()) == {"success"}, 240.0)
     jobs = run.jobs()
     assert len(jobs) == 50
-    for number, job in enumerate(jobs):
+    for job in jobs:
         assert job.opened == [(1, 1)]
         assert_settled(job)
     for number in range(50):

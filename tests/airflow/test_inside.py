@@ -56,13 +56,13 @@ def results(engine: Environment, tmp_path_factory: pytest.TempPathFactory) -> Re
         )
     assert report.exists(), f"pytest ended with {ran.returncode} in Airflow's environment:\n{told.read_text()}"
     found: Results = defaultdict(list)
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it just now
         failures = found[case.get("classname", "").split(".")[-1], case.get("name", "").partition("[")[0]]
         failures += [f"{case.get('name')}: {part.text}" for part in case if part.tag in ("failure", "error", "skipped")]
     return found
 
 
-@pytest.mark.parametrize(("file", "function"), functions())
+@pytest.mark.parametrize(("file", "function"), list(functions()))
 def test_inside(results: Results, file: str, function: str) -> None:
     assert (file, function) in results, "it was not run"
     failed = results[file, function]

@@ -1,4 +1,4 @@
-"""DAGs for the end-to-end tests. Each job appends a line when a run of it starts, waits for a file, and appends another.
+"""DAGs for the end-to-end tests. A job appends a line when a run of it starts, waits for a file, and appends another.
 
 Airflow reads this file, in its own environment: the core's tests only copy it. FOLDER is theirs and the jobs'.
 """
