@@ -187,12 +187,18 @@ def _signal_name(part: Part) -> str:
 
 
 def _secret(part: Part) -> Secret:
+    sources = "{variable: NAME}, {file: PATH} or {connection: ID}"
+    if isinstance(part.value, str):
+        # What stands here may be the secret itself: it is not shown.
+        raise part.refuse(f"it is text; write where it is read from: {sources}")
     fields = fields_of(part, {"variable": string, "file": string, "connection": string}, ())
     if len(fields) != 1:
-        raise part.refuse("name one source of the secret: {variable: NAME}, {file: PATH} or {connection: ID}")
+        raise part.refuse(f"name one source of the secret: {sources}")
     ((source, name),) = fields.items()
     if not name or "\0" in name:
         raise part.refuse(f"the {source} has no name; write it, like {{{source}: NAME}}")
+    if source == "file" and not name.startswith("/"):
+        raise part.at(("file",)).refuse("the path is not absolute, and a supervisor may run anywhere; begin it with /")
     return Secret(source=source, name=name)  # type: ignore[arg-type] # one of the three readers above
 
 
@@ -247,7 +253,7 @@ def _when(part: Part) -> When:
 
 
 def _unit(name: str) -> str:
-    return f"{name}seconds" if name in ("shorter_than", "pending_longer_than", "no_progress_for") else name
+    return f"{name}_seconds" if name in ("shorter_than", "pending_longer_than", "no_progress_for") else name
 
 
 def _cause(part: Part) -> Cause:

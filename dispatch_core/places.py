@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dispatch_core.adapters.contract import Adapter
-from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.errors import BadInput
 from dispatch_core.plan import Spec
 
@@ -42,6 +41,8 @@ def open_scheduler(name: str, spool: Path | None = None) -> Adapter:
     """A connection to the scheduler that a job names; who opens it closes it. Raises BadInput for an unknown name."""
     if name not in SCHEDULERS:
         raise BadInput(f"no scheduler is named {name!r}; this version knows {', '.join(SCHEDULERS)}")
+    from dispatch_core.adapters.local.scheduler import LocalScheduler  # most commands need no scheduler
+
     return LocalScheduler(spool or default_spool())
 
 

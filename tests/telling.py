@@ -325,6 +325,8 @@ class Teller:
     def shown(self, id: str, what: str) -> None:
         thing = self.world.scheduler.thing(id)
         if what == "unrecognized":
+            if thing.state not in (State.PENDING, State.RUNNING, State.ENDING):
+                raise Impossible(f"{id} is {thing.state}: no other word would do")
             thing.phase = State.UNRECOGNIZED
         else:
             thing.hidden = what == "hidden"

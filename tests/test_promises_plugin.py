@@ -1,6 +1,7 @@
 """The plugin that counts promises, run on small projects of its own."""
 
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -36,6 +37,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     monkeypatch.setattr(promises, "PROMISES", ("G8", "G9"))
     monkeypatch.setattr(promises, "CASES", ("T1",))
     monkeypatch.setattr(promises, "LATER", frozenset({"G9"}))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dispatch_core"]:
+        monkeypatch.delitem(sys.modules, name)  # the project's own room of that name is to be imported
     pytester.makeconftest("pytest_plugins = ['tests.promises']")
     pytester.mkpydir("dispatch_core").joinpath("__init__.py").write_text(GATE)
     pytester.path.joinpath("tests", "breaks").mkdir(parents=True)

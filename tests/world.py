@@ -188,22 +188,25 @@ class Scheduler:
         if thing.run != run:
             return Reply(answer=Answer.REFUSED, text=f"{id} is in run {thing.run}, not {run}")
         if kind is Kind.REQUEUE:
-            if thing.phase is not State.ENDED:
-                return Reply(answer=Answer.REFUSED, text=f"{id} has not ended")
-            thing.run, thing.phase, thing.open, thing.shut_behind = run + 1, State.PENDING, not self.requeues, False
-            return Reply(answer=Answer.DONE)
-        if thing.phase is State.ENDED and kind is not Kind.STOP:
+            return self._requeue(thing)
+        if kind is Kind.STOP:
+            self.stop(thing)
+        elif thing.phase is State.ENDED:
             return Reply(answer=Answer.REFUSED, text=f"{id} has ended")
-        match kind:
-            case Kind.STOP:
-                self.stop(thing)
-            case Kind.OPEN:
-                thing.open = True
-            case Kind.SHUT:
-                thing.shut_behind = True
-            case Kind.HOLD | Kind.RELEASE:
-                thing.hold = kind is Kind.HOLD
+        elif kind is Kind.OPEN:
+            thing.open = True
+        elif kind is Kind.SHUT:
+            thing.shut_behind = True
+        else:
+            thing.hold = kind is Kind.HOLD
         self.check()
+        return Reply(answer=Answer.DONE)
+
+    def _requeue(self, thing: Thing) -> Reply:
+        if thing.phase is not State.ENDED:
+            return Reply(answer=Answer.REFUSED, text=f"{thing.id} has not ended")
+        thing.run, thing.phase, thing.shut_behind = thing.run + 1, State.PENDING, False
+        thing.open = not self.requeues
         return Reply(answer=Answer.DONE)
 
     # --- the laws

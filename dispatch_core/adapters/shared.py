@@ -8,13 +8,16 @@ ends it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, TypeVar
+from datetime import datetime
+from typing import Any, Generic, TypeVar
 
 from dispatch_core.adapters.contract import Job
 from dispatch_core.errors import SchedulerUnavailable
-from dispatch_core.evidence import Sighting
-from dispatch_core.record import State, read_name
+from dispatch_core.evidence import Listing, Sighting
+from dispatch_core.record import read_name
 
 Taken = TypeVar("Taken")
 
@@ -79,10 +82,24 @@ def closed() -> SchedulerUnavailable:
     return SchedulerUnavailable("the connection to the scheduler is closed; open another one")
 
 
-def _fail(asked: asyncio.Future[Taken], error: Exception) -> None:
+def _fail(asked: asyncio.Future[Any], error: Exception) -> None:
     if not asked.done():
         asked.set_exception(error)
         asked.exception()  # everyone who asked may have left; then nobody is to be warned of it
+
+
+Key = tuple[str, str]
+"""What objects and jobs are found by: ("id", ...), ("uid", ...) or ("key", ...)."""
+
+
+def keys_of(sighting: Sighting) -> list[Key]:
+    tags = read_name(sighting.name)
+    keys = [("id", sighting.id), ("key", sighting.key)]
+    return keys if tags is None else [*keys, ("uid", tags.uid)]
+
+
+def keys_for(job: Job) -> list[Key]:
+    return [("uid", job.uid), ("key", job.key), *(("id", id) for id in job.known)]
 
 
 class Sighted:
@@ -90,18 +107,148 @@ class Sighted:
 
     def __init__(self, sightings: Iterable[Sighting]) -> None:
         self.all = tuple(sightings)
-        self._by: dict[tuple[str, str], list[int]] = {}
-        for place, sighting in enumerate(self.all):
-            tags = read_name(sighting.name)
-            for key in (
-                ("id", sighting.id),
-                ("uid", "" if tags is None else tags.uid),
-                ("key", "" if sighting.state is State.ENDED else sighting.key),
-            ):
-                self._by.setdefault(key, []).append(place)
+        self._by: dict[Key, list[Sighting]] = {}
+        self._news: dict[str, tuple[object, ...]] = {}
+        for sighting in self.all:
+            keys = keys_of(sighting)
+            for key in keys:
+                self._by.setdefault(key, []).append(sighting)
+            shown = (sighting.state, sighting.run, sighting.hold, sighting.end, sighting.earlier_ends)
+            self._news[sighting.id] = (keys, *shown)
 
     def of(self, job: Job) -> tuple[Sighting, ...]:
-        """The objects that concern a job, in the order of the snapshot."""
-        asked = [("uid", job.uid), ("key", job.key), *(("id", id) for id in job.known)]
-        places = sorted({place for key in asked for place in self._by.get(key, ())})
-        return tuple(self.all[place] for place in places)
+        """The objects that concern a job."""
+        found = {sighting.id: sighting for key in keys_for(job) for sighting in self._by.get(key, ())}
+        return tuple(sighting for _, sighting in sorted(found.items()) if job.concerns(sighting))
+
+    def changed(self, before: Sighted) -> frozenset[Key]:
+        """The keys of all objects that came, went or changed, other than by their progress."""
+        ids = {id for id, news in self._news.items() if before._news.get(id) != news}
+        ids |= before._news.keys() - self._news.keys()
+        rows = [*self._rows(ids), *before._rows(ids)]
+        return frozenset(key for sighting in rows for key in keys_of(sighting))
+
+    def _rows(self, ids: Iterable[str]) -> list[Sighting]:
+        return [sighting for id in ids for sighting in self._by.get(("id", id), ())]
+
+
+class Snapshot:
+    """A cluster at one moment."""
+
+    def __init__(
+        self,
+        began: datetime,
+        ended: datetime,
+        sightings: Iterable[Sighting],
+        misses: Callable[[Job | None], bool] = lambda _: False,
+    ) -> None:
+        """`misses`: whether something of this job, of any job for None, may have been there and is not shown."""
+        self.began, self.ended, self.misses = began, ended, misses
+        self.sighted = Sighted(sightings)
+        self.number = 0
+
+    def of(self, job: Job) -> Listing:
+        """One job's part of it."""
+        objects, complete = self.sighted.of(job), not self.misses(job)
+        return Listing(objects=objects, began=self.began, ended=self.ended, complete=complete)
+
+    def everything(self) -> Listing:
+        return Listing(objects=self.sighted.all, began=self.began, ended=self.ended, complete=not self.misses(None))
+
+
+KEPT_CHANGES = 64
+"""Snapshots that a watch may look back on, for what changed between its job's latest listing and its own beginning."""
+KEPT_JOBS = 20_000
+
+
+class Listings:
+    """Listings and watches of any number of jobs, all from the same snapshots; those of jobs at rest cost nothing."""
+
+    def __init__(self, take: Callable[[], Awaitable[Snapshot]], seconds: float) -> None:
+        self._take = take
+        self._snapshots: Snapshots[Snapshot] = Snapshots(self._noted, seconds)
+        self._latest: Snapshot | None = None
+        self._changes: deque[tuple[int, frozenset[Key]]] = deque(maxlen=KEPT_CHANGES)
+        self._shown: dict[str, int] = {}
+        """The number of the snapshot that a job was last listed from, by its uid."""
+        self._watching: dict[Key, set[asyncio.Future[None]]] = {}
+        self._poller: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def count(self) -> int:
+        """Snapshots begun so far."""
+        return self._snapshots.count
+
+    async def find(self, job: Job) -> Listing:
+        """A listing that begins after this is asked for."""
+        snapshot = await self._snapshots.next()
+        self._shown.pop(job.uid, None)
+        self._shown[job.uid] = snapshot.number
+        if len(self._shown) > KEPT_JOBS:
+            del self._shown[next(iter(self._shown))]
+        return snapshot.of(job)
+
+    async def everything(self) -> Listing:
+        return (await self._snapshots.next()).everything()
+
+    async def watch(self, job: Job, seconds: float) -> None:
+        """Return once a snapshot shows something else of the job than its latest listing, or after so many seconds."""
+        if self._closed:
+            raise closed()
+        keys, since = keys_for(job), self._shown.get(job.uid)
+        if since is not None and self._has_changed(keys, since):
+            return
+        woken = asyncio.get_running_loop().create_future()
+        for key in keys:
+            self._watching.setdefault(key, set()).add(woken)
+        if self._poller is None:
+            self._poller = asyncio.create_task(self._poll())
+        try:
+            async with asyncio.timeout(seconds):
+                await woken
+        except TimeoutError:
+            return
+        finally:
+            for key in keys:
+                watching = self._watching[key]
+                watching.discard(woken)
+                if not watching:
+                    del self._watching[key]
+
+    def _has_changed(self, keys: list[Key], since: int) -> bool:
+        """Whether anything with these keys has changed since that snapshot; yes, where that is not known any more."""
+        if self._changes and self._changes[0][0] > since + 1:
+            return True
+        return any(number > since and not changed.isdisjoint(keys) for number, changed in self._changes)
+
+    async def _poll(self) -> None:
+        """Take snapshots for as long as somebody watches; one that fails is no reason to wake anybody."""
+        try:
+            while self._watching and not self._closed:
+                with contextlib.suppress(SchedulerUnavailable):
+                    await self._snapshots.next()
+        finally:
+            self._poller = None
+
+    async def _noted(self) -> Snapshot:
+        """Take a snapshot, and wake those whose jobs it shows otherwise than the one before."""
+        snapshot, before = await self._take(), self._latest
+        if before is not None:
+            snapshot.number = before.number + 1
+            changed = snapshot.sighted.changed(before.sighted)
+            self._changes.append((snapshot.number, changed))
+            for woken in {woken for key in changed for woken in self._watching.get(key, ())}:
+                if not woken.done():
+                    woken.set_result(None)
+        self._latest = snapshot
+        return snapshot
+
+    async def close(self) -> None:
+        """End what runs, and tell those who wait."""
+        self._closed = True
+        await self._snapshots.close()
+        for woken in {woken for watching in self._watching.values() for woken in watching}:
+            _fail(woken, closed())
+        if self._poller is not None:
+            await asyncio.wait([self._poller])

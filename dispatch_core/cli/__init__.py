@@ -44,6 +44,11 @@ def _run(given: list[str]) -> int:
     except typer.TyperException as error:
         hint = "" if "\n" in error.format_message() else " (dispatch --help lists what there is)"
         return _fail(given, "Usage", error.format_message() + hint, BAD_INPUT)
+    except SystemExit as left:
+        # The library leaves by itself where a reader has left.
+        if isinstance(left.__context__, BrokenPipeError):
+            raise left.__context__ from None
+        raise
     except (typer.Abort, KeyboardInterrupt):
         return _fail(given, "Interrupted", "interrupted; nothing more was done", 130)
     except BrokenPipeError:

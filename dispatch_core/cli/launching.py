@@ -185,7 +185,7 @@ def until_left(session: Session, key: str, work: looking.Work) -> int:
         say = session.screen.say
         say(f"detached from job {key!r}: what is open on the scheduler runs on; nothing else happens until somebody")
         say(f"supervises it: {session.command('supervise', key)}")
-        say(f"or ends it:    {session.command('cancel', key)}")
+        say(f"or ends it:    {session.command('cancel', key, '--wait')}")
         return exits.SIGNALLED + left.number
 
 

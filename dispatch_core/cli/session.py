@@ -6,9 +6,7 @@ One rule: only the user's own default SQLite file is made and upgraded unasked; 
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ class Detached(Exception):
     """A signal came; what was being awaited was drained and given up."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(f"signal {number}")
         self.number = number
 
 
@@ -120,6 +118,9 @@ def is_current(file: Path) -> bool:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run one command's work to its end. Raises Detached where SIGINT or SIGTERM came first, once it has drained."""
+    import asyncio  # not at the top: help needs none of it
+    import signal
+
     caught: list[int] = []
 
     async def attended() -> T:

@@ -39,11 +39,10 @@ def _read(secret: Secret) -> str:
 
 def _file(path: str, name: str) -> str:
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with Path(path).open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)
-    except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise BadInput(f"the secret from {name} cannot be read: {reason}") from None
+    except OSError as error:
+        raise BadInput(f"the secret from {name} cannot be read: {error.strerror or type(error).__name__}") from None
     if len(data) > LARGEST_BYTES:
         raise BadInput(f"the secret from {name} is longer than {LARGEST_BYTES} bytes")
     try:

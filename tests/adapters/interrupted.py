@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 
@@ -47,7 +47,7 @@ def interrupt(number: signal.Signals, *, line: int = 0, text: str = "") -> None:
 def make(told: dict[str, Any], call: dict[str, Any]) -> Reply:
     """One call, as the scheduler's thread would make it."""
     host = calls.Calls(told["root"], lambda: datetime.now(UTC), told["slots"], 1.0)
-    deadline = datetime.fromisoformat(told["deadline"])
+    deadline = datetime.now(UTC) + timedelta(seconds=told["seconds"])
     if told["kind"] == "start":
         return host.start(msgspec.convert(call, Launch), {}, {}, deadline)
     reply: Reply = getattr(host, told["kind"])(msgspec.convert(call, Target), deadline)

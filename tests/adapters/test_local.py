@@ -16,12 +16,13 @@ import pytest
 
 from dispatch_core.adapters.conformance.rig import Case, later
 from dispatch_core.adapters.contract import Target
+from dispatch_core.adapters.local import calls
 from dispatch_core.adapters.local import spool as places
 from dispatch_core.adapters.local.leftovers import Marks
 from dispatch_core.adapters.local.runner import OutOfMemory
 from dispatch_core.plan import Cause, End, Secret, Spec
 from dispatch_core.record import Answer, State
-from tests.adapters.local import LocalRig, local_rig, soon
+from tests.adapters.local import LocalRig, local_rig, of_spool, soon
 
 
 @pytest.fixture
@@ -118,6 +119,17 @@ async def test_a_runner_killed_in_mid_run_is_a_node_failure(rig: LocalRig) -> No
     assert not lives(payload)
 
 
+async def test_a_payload_dies_with_its_runner_though_nobody_looks(rig: LocalRig) -> None:
+    case, target = await opened(rig, shell(rig, 'echo $$ >> "$1"; exec sleep 1000'))
+    (payload,) = await pids(rig, 1)
+    os.kill(runner_of(rig, target), signal.SIGKILL)
+    async for _ in rig.patiently():
+        if not lives(payload):
+            break
+    assert not lives(payload)
+    assert (await ended(case, target)).cause is Cause.NODE_FAILURE
+
+
 @pytest.mark.case("T7")
 async def test_a_runner_killed_while_it_waits_is_replaced(rig: LocalRig) -> None:
     case = Case(rig)
@@ -140,6 +152,32 @@ def opens(pid: int, path: Path) -> bool:
     with contextlib.suppress(OSError):
         return any(os.readlink(f"/proc/{pid}/fd/{number}") == str(path) for number in os.listdir(f"/proc/{pid}/fd"))
     return False
+
+
+@pytest.mark.promise("P4")
+async def test_a_second_runner_gives_up_whenever_it_comes(rig: LocalRig) -> None:
+    """Two who bring up the same missing runner: the second may be a moment or an hour late."""
+    case = Case(rig)
+    target = await case.started(rig.payload(case.line, waits=True))
+
+    async def again() -> None:
+        await asyncio.to_thread(calls.spawn, str(rig.spool / "objects" / target.id), 1)
+        async for _ in rig.patiently():
+            if len(of_spool(rig.spool)) <= (3 if (await case.seen(target.id)).state is State.RUNNING else 1):
+                return
+        raise AssertionError("the second runner stays")
+
+    await case.adapter.hold(target, soon())
+    await case.open(target)
+    await again()
+    await case.adapter.release(target, soon())
+    await case.until(target, State.RUNNING)
+    await case.ran(1)
+    await again()
+    await rig.go(case.line)
+    await ended(case, target)
+    await again()
+    await case.stays(target, State.ENDED, runs=1)
 
 
 @pytest.mark.promise("R1")
@@ -246,9 +284,18 @@ async def test_a_run_has_not_ended_while_it_left_something_alive(rig: LocalRig, 
 
 
 @pytest.mark.promise("G9")
-@pytest.mark.parametrize("how", [LEFT["a daemon"], LEFT["a daemon with other output"]])
+@pytest.mark.parametrize(
+    "how",
+    [
+        LEFT["a daemon"],
+        LEFT["a daemon with other output"],
+        "child(start_new_session=True, close_fds=False, stdout=-3, stderr=-3, env={})",
+        "child(start_new_session=True, env={})",
+    ],
+    ids=["all marks", "its environment", "its files", "its output"],
+)
 async def test_what_a_killed_runner_left_is_ended_before_the_run_has(rig: LocalRig, how: str) -> None:
-    """It did not inherit the run's `alive` file, as Python's own subprocesses never do."""
+    """Each mark by itself will do: Python's own subprocesses, for one, do not inherit the run's `alive` file."""
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(os.getpid())\n"
     case, target = await opened(rig, python(rig, stubborn + f"child_of or {how}\ntime.sleep(1000)"))
     alive = await pids(rig, 2)
@@ -282,10 +329,15 @@ async def test_who_reads_along_is_not_taken_for_a_leftover(rig: LocalRig) -> Non
 async def test_no_more_run_at_a_time_than_there_are_slots(tmp_path: Path) -> None:
     async with local_rig(tmp_path, slots=2) as rig:
         case = Case(rig)
-        spec = shell(rig, 'echo +1 >> "$1"; sleep 0.2; echo -1 >> "$1"')
+        spec = shell(rig, 'echo +1 >> "$1"; while [ ! -e "$1-go" ]; do sleep 0.02; done; echo -1 >> "$1"')
         targets = [await case.started(spec, attempt) for attempt in range(1, 6)]
         for target in targets:
             await case.open(target)
+        await pids(rig, 2)
+        await asyncio.sleep(rig.quiet_seconds)
+        states = sorted(sighting.state for sighting in (await case.find()).objects)
+        assert states == [State.PENDING] * 3 + [State.RUNNING] * 2
+        (rig.folder / "lines-go").touch()
         for target in targets:
             assert (await ended(case, target)).cause is Cause.COMPLETED
         changes = [int(line) for line in await rig.lines()]
@@ -356,6 +408,23 @@ async def test_the_message_is_the_last_line_of_the_standard_error_without_secret
     end = await ended(case, target)
     assert end.message.startswith("*** is the token 000")
     assert len(end.message) == 1000
+
+
+@pytest.mark.case("T53")
+async def test_a_payload_takes_over_a_few_variables_only(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("LANG", "DISPATCH_TOKEN", "AIRFLOW__CORE__FERNET_KEY", "HOME", "TZ")
+    for name in names[:4]:
+        monkeypatch.setenv(name, "from the supervisor")
+    monkeypatch.setenv("HOME", str(rig.folder))
+    case = Case(rig)
+    spec = msgspec.structs.replace(rig.recital("told", (), names), environment={"TZ": "from the spec"})
+    target = await case.started(spec)
+    monkeypatch.setenv("LANG", "of whoever opens")
+    await case.open(target)
+    await ended(case, target)
+    told = await rig.recited("told")
+    assert told is not None
+    assert tuple(told[1].values()) == ("from the supervisor", None, None, str(rig.folder), "from the spec")
 
 
 async def test_secrets_are_removed_once_they_cannot_be_needed_again(rig: LocalRig) -> None:

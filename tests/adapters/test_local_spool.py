@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,8 +39,7 @@ class Interrupted:
     def __init__(self, rig: LocalRig, kind: str, made: Sequence[Launch | Target], **how: Any) -> None:
         lines = how.pop("lines", [0] * len(made))
         listed = [{**msgspec.to_builtins(call), "line": line} for call, line in zip(made, lines, strict=True)]
-        deadline: datetime = how.pop("deadline", soon())
-        told = {"root": str(rig.spool), "slots": 64, "kind": kind, "deadline": deadline.isoformat(), "calls": listed}
+        told = {"root": str(rig.spool), "slots": 64, "kind": kind, "seconds": 60.0, "calls": listed}
         self.rig, self.told = rig, {**told, **how}
 
     async def __aenter__(self) -> Interrupted:
@@ -186,6 +184,17 @@ async def test_twenty_requeues_at_once_make_one_run(rig: LocalRig) -> None:
     assert (await case.seen(target.id)).run == 2
 
 
+async def test_a_claim_is_given_back_though_a_fork_elsewhere_copied_it(tmp_path: Path) -> None:
+    """As a program with several threads that forks workers may: a copy of the open file has the flock as well."""
+    held = places.make_held(str(tmp_path / "claim"))
+    assert held is not None
+    copy = os.dup(held)
+    assert places.is_held(str(tmp_path / "claim"))
+    places.drop(held)
+    assert not places.is_held(str(tmp_path / "claim"))
+    os.close(copy)
+
+
 # Calls that stall
 
 
@@ -225,9 +234,9 @@ async def test_a_call_that_stalls_beyond_its_deadline_does_nothing(rig: LocalRig
         await case.adapter.stop(target, soon())
     before = await case.seen(target.id)
     stall = {"signal": signal.SIGSTOP, "text": "with spool.claimed(folder, seconds=CLAIM_SECONDS):"}
-    deadline = soon(0.5)
-    async with Interrupted(rig, kind, [target], deadline=deadline, **stall) as stalling:
+    async with Interrupted(rig, kind, [target], seconds=0.5, **stall) as stalling:
         await stalling.stalled()
+        deadline = soon(0.5)
         async for _ in rig.patiently():
             if (await case.find()).began > deadline:
                 break

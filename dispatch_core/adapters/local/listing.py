@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 
 from dispatch_core.adapters.contract import Job
 from dispatch_core.adapters.local import spool
 from dispatch_core.adapters.local.calls import Calls
 from dispatch_core.adapters.local.look import Look, Tags, look, read_tags
-from dispatch_core.adapters.shared import Sighted
+from dispatch_core.adapters.shared import Snapshot
 from dispatch_core.errors import SchedulerUnavailable
-from dispatch_core.evidence import Listing, Sighting
+from dispatch_core.evidence import Sighting
 from dispatch_core.plan import Value
 from dispatch_core.record import State
 
@@ -41,28 +41,6 @@ class Unread(Value, frozen=True):
     def concerns(self, job: Job) -> bool:
         """Whether it may be this job's."""
         return self.tags is None or self.id in job.known or job.uid == self.tags.uid or job.key == self.tags.key
-
-
-class Snapshot:
-    """The spool at one moment."""
-
-    def __init__(
-        self, began: datetime, ended: datetime, sightings: Iterable[Sighting], unread: Sequence[Unread]
-    ) -> None:
-        self.began, self.ended, self.unread = began, ended, unread
-        self.sighted = Sighted(sightings)
-
-    def of(self, job: Job) -> Listing:
-        """One job's part of it."""
-        return Listing(
-            objects=self.sighted.of(job),
-            began=self.began,
-            ended=self.ended,
-            complete=not any(unread.concerns(job) for unread in self.unread),
-        )
-
-    def everything(self) -> Listing:
-        return Listing(objects=self.sighted.all, began=self.began, ended=self.ended, complete=not self.unread)
 
 
 class Lister:
@@ -94,11 +72,12 @@ class Lister:
                 time.sleep(spool.TRY_AGAIN_SECONDS)
         self._chores(looks)
         self.tags = {folder: tags for folder in [*looks, *folders] if (tags := self._tags(folder)) is not None}
+        unread = [one for one in unread if os.path.join(self.calls.objects, one.id) not in looks]  # it has arrived
         unread += [Unread(id=os.path.basename(folder), tags=self.tags.get(folder)) for folder in folders]
         sightings = [self._sighting(folder, seen) for folder, seen in sorted(looks.items())]
         ended = self.clock()
         self._purge(looks)
-        return Snapshot(began, ended, sightings, unread)
+        return Snapshot(began, ended, sightings, lambda job: any(job is None or one.concerns(job) for one in unread))
 
     def _tags(self, folder: str) -> Tags | None:
         return self.tags.get(folder) or _tags(folder)

@@ -23,10 +23,10 @@ from typing import TypeVar
 from dispatch_core.adapters.contract import Job, Launch, Target
 from dispatch_core.adapters.local import spool as places
 from dispatch_core.adapters.local.calls import Calls
-from dispatch_core.adapters.local.listing import Lister, Snapshot
-from dispatch_core.adapters.shared import Snapshots, closed
-from dispatch_core.errors import BadInput, SchedulerUnavailable
-from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting
+from dispatch_core.adapters.local.listing import Lister
+from dispatch_core.adapters.shared import Listings, Snapshot, closed
+from dispatch_core.errors import BadInput
+from dispatch_core.evidence import Bounds, Capabilities, Listing
 from dispatch_core.plan import Spec
 from dispatch_core.record import Reply
 
@@ -38,8 +38,6 @@ INHERITED = (
 """Variables that a payload takes over from whoever calls Start; all others it gets from its spec."""
 
 THREADS = 8
-WATCHED = 10_000
-"""Jobs whose latest listing is kept to compare with."""
 CHUNK = 65536
 
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "fuse.sshfs")
@@ -88,14 +86,13 @@ class LocalScheduler:
         self._lister = Lister(self._calls, clock, platform.node(), keep_seconds)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="dispatch-local")
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="dispatch-local-look")
-        self._snapshots: Snapshots[Snapshot] = Snapshots(self._look, listing_seconds)
-        self._shown: dict[str, frozenset[object]] = {}
+        self._listings = Listings(self._look, listing_seconds)
         self._closed = False
 
     @property
     def listings(self) -> int:
         """Looks at the spool so far."""
-        return self._snapshots.count
+        return self._listings.count
 
     def problems(self, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
         """What this host cannot do for a spec."""
@@ -121,15 +118,13 @@ class LocalScheduler:
         return found
 
     async def find(self, job: Job) -> Listing:
-        listing = (await self._snapshots.next()).of(job)
-        self._shown.pop(job.uid, None)
-        self._shown[job.uid] = _compared(listing)
-        if len(self._shown) > WATCHED:
-            del self._shown[next(iter(self._shown))]
-        return listing
+        return await self._listings.find(job)
 
     async def everything(self) -> Listing:
-        return (await self._snapshots.next()).everything()
+        return await self._listings.everything()
+
+    async def watch(self, job: Job, seconds: float) -> None:
+        await self._listings.watch(job, seconds)
 
     async def start(self, launch: Launch, secrets: Mapping[str, str], deadline: datetime) -> Reply:
         inherited = {name: os.environ[name] for name in self._inherited if name in os.environ}
@@ -156,28 +151,6 @@ class LocalScheduler:
     async def requeue(self, target: Target, deadline: datetime) -> Reply:
         return await self._in_thread(lambda: self._calls.requeue(target, deadline))
 
-    async def watch(self, job: Job, seconds: float) -> None:
-        """Return once a look shows something else of the job than its latest `find` did, or after so many seconds."""
-        shown = self._shown.get(job.uid)
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    seen = await self._watched(job)
-                    if seen is not None and shown is not None and seen != shown:
-                        return
-                    shown = shown if seen is None or shown is not None else seen
-        except TimeoutError:
-            return
-
-    async def _watched(self, job: Job) -> frozenset[object] | None:
-        """What the next look shows; None: it failed, and may not the next time."""
-        try:
-            return _compared((await self._snapshots.next()).of(job))
-        except SchedulerUnavailable:
-            if self._closed:
-                raise
-            return None
-
     async def logs(self, target: Target) -> AsyncIterator[bytes]:
         """What the run wrote to its standard output, then what it wrote to its standard error."""
         for name in (places.STDOUT, places.STDERR):
@@ -187,7 +160,7 @@ class LocalScheduler:
                 yield chunk
 
     def _read(self, target: Target, name: str, offset: int) -> bytes:
-        folder = os.path.join(self._calls.objects, target.id)
+        folder = os.path.join(self._calls.objects, target.id if places.is_id(target.id) else "none")
         try:
             with open(os.path.join(places.run_folder(folder, target.run), name), "rb") as file:
                 file.seek(offset)
@@ -197,7 +170,7 @@ class LocalScheduler:
 
     async def close(self) -> None:
         self._closed = True
-        await self._snapshots.close()
+        await self._listings.close()
         for threads in (self._threads, self._looker):
             await asyncio.to_thread(threads.shutdown)
 
@@ -208,15 +181,6 @@ class LocalScheduler:
         if self._closed:
             raise closed()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def _compared(listing: Listing) -> frozenset[object]:
-    """What counts as news about a job: everything but how far its runs have come."""
-    return frozenset(_without_progress(sighting) for sighting in listing.objects)
-
-
-def _without_progress(sighting: Sighting) -> tuple[object, ...]:
-    return (sighting.id, sighting.state, sighting.run, sighting.hold, sighting.end, sighting.earlier_ends)
 
 
 def prepare(root: str) -> None:

@@ -1,0 +1,75 @@
+"""What a flow run's cancel means for its jobs: how a task learns of it, and hooks for what no task can learn.
+
+One rule: a process that is told to end is not a flow run that was cancelled. An evicted pod and a cancelled run look
+the same from inside, and only the flow run's state tells them apart; without its word a job is never cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.flows import Flow
+from prefect.logging.loggers import flow_run_logger
+
+from dispatch_core.errors import DispatchError
+from prefect_collection.attendance import Attendance
+from prefect_collection.blocks import DispatchStore
+from prefect_collection.connections import SERVER, connected, load
+from prefect_collection.keys import place_of
+from prefect_collection.secret_sources import read_secret
+
+ASK_SECONDS = 5.0
+"""How long a flow run's state is waited for, when a task has to end."""
+
+
+class Hook(Protocol):
+    """What Prefect calls by keyword, with exactly these names."""
+
+    __name__: str
+
+    def __call__(self, flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> Awaitable[None]: ...
+
+
+async def cancelled_flow_run(flow_runs: Sequence[UUID]) -> str:
+    """Which of these flow runs is cancelled or being cancelled, as a reason; "" for none. Raises TimeoutError."""
+    if not flow_runs:
+        return ""
+    async with asyncio.timeout(ASK_SECONDS), get_client() as client:
+        for id in flow_runs:
+            flow_run = await client.read_flow_run(id)
+            if flow_run.state is not None and (flow_run.state.is_cancelling() or flow_run.state.is_cancelled()):
+                return f"the flow run {flow_run.name!r} was cancelled"
+    return ""
+
+
+def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: str = "local") -> Hook:
+    """A hook for `@flow(on_cancellation=[...])` that cancels every job of the flow run in this store.
+
+    Needed where tasks are submitted (`dispatch_job.submit()`): these run in threads, which a cancel never reaches. It
+    runs in the process of the runner, after the flow's own has ended. Jobs with `across_runs=True` are left alone.
+    """
+
+    async def cancel_jobs(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
+        logger = flow_run_logger(flow_run, flow)
+        place = await place_of(flow_run)
+        async with connected(await load(store), scheduler, place.flow_runs) as connection:
+            listed = await connection.store.jobs(settled=False, key_prefix=place.prefix)
+            records = [job.record for job in listed if job.record is not None and job.record.scheduler == scheduler]
+            name = f"prefect flow run {place.root}"
+            attendance = Attendance(connection, name=name, secrets=read_secret, tell=logger.info, warn=logger.warning)
+            reason = f"the flow run {flow_run.name!r} was cancelled"
+            cancels = (attendance.cancel(record, reason) for record in records)
+            for answer in await asyncio.gather(*cancels, return_exceptions=True):
+                if isinstance(answer, DispatchError):
+                    logger.error("a job may run on: %s", answer)
+
+    return cancel_jobs
+
+
+cancel_jobs = cancel_jobs_of()
+"""The hook for jobs in the Prefect server's own database."""

@@ -1,0 +1,206 @@
+"""The task in a real Prefect: its row in the server's own database, a killed flow process, a cancelled flow run.
+
+The flow runs of the later tests are started with the first, so that they come up while it runs.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.adapters.contract import Adapter
+from dispatch_core.janitor import Janitor
+from dispatch_core.places import open_scheduler
+from dispatch_core.record import Record, Result, State
+from dispatch_core.stores.rules import read_document
+from dispatch_core.stores.sql import open_store
+from tests.prefect.server import Prefect, until
+
+JOB = "SELECT * FROM dispatch_job WHERE key LIKE ?"
+
+BESIDE = """
+    SELECT dispatch_job.key, dispatch_job.settled, dispatch_job.result, flow_run.state_type, flow_run.run_count
+    FROM flow_run JOIN dispatch_job ON dispatch_job.key = 'prefect/' || flow_run.id || '/train'
+    WHERE flow_run.id = ?
+"""
+
+
+class Run:
+    """One flow run with one job, which waits for `go`."""
+
+    def __init__(self, prefect: Prefect, flow: str, folder: Path) -> None:
+        self.prefect, self.folder = prefect, folder
+        folder.mkdir()
+        self.id = prefect.start_flow(flow, folder)
+
+    def words(self, name: str) -> list[str]:
+        file = self.folder / name
+        return file.read_text().split() if file.exists() else []
+
+    @property
+    def payloads(self) -> list[int]:
+        return [int(word) for word in self.words("lines") if word.isdecimal()]
+
+    @property
+    def processes(self) -> list[int]:
+        return [int(word) for word in self.words("flow_pids")]
+
+    @property
+    def record(self) -> Record:
+        (row,) = self.prefect.rows(JOB, f"prefect/{self.id}/%")
+        return read_document(row["document"], row["key"], row["uid"], row["revision"])
+
+    def until_it_runs(self) -> None:
+        until(lambda: self.payloads, f"the job of flow run {self.id} runs")
+
+    def until_state(self, *wanted: str) -> None:
+        until(lambda: self.prefect.state(self.id) in wanted, f"flow run {self.id} is {wanted}")
+
+    def end(self) -> None:
+        for pid in self.payloads:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def runs(prefect: Prefect, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+    folder = tmp_path_factory.mktemp("runs")
+    started = {name: Run(prefect, "training", folder / name) for name in ("killed", "cancelled")}
+    yield started
+    for one in started.values():
+        one.end()
+
+
+def settle(prefect: Prefect) -> None:
+    """What `dispatch supervise` does, until nothing is left to do."""
+
+    async def once() -> None:
+        store = open_store(f"sqlite:///{prefect.database}")
+        adapter: Adapter = open_scheduler("local", prefect.dispatch / "spool")
+        try:
+            async with asyncio.timeout(90):
+                await Janitor(store, {"local": adapter}, period_seconds=1.0).run(once=True)
+        finally:
+            await adapter.close()
+            await store.close()
+
+    asyncio.run(once())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.promise("F1")
+@pytest.mark.promise("A2")
+def test_the_jobs_row_stands_beside_its_flow_run(prefect: Prefect, runs: dict[str, Run]) -> None:
+    ran = prefect.run(prefect.environment.python, "examples/prefect_flow.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "has succeeded after 1 run(s)" in ran.stdout
+    (flow_run,) = prefect.rows(
+        "SELECT flow_run.id FROM flow_run JOIN flow ON flow.id = flow_id WHERE flow.name = 'nightly'"
+    )
+    (row,) = prefect.rows(BESIDE, flow_run["id"])
+    assert row == {
+        "key": f"prefect/{flow_run['id']}/train",
+        "settled": 1,
+        "result": "succeeded",
+        "state_type": "COMPLETED",
+        "run_count": 1,
+    }
+    told = [entry["message"] for entry in prefect.logs(flow_run["id"])]
+    assert {"the job has succeeded, by dispatch:default", "settled"} <= set(told)
+
+
+@pytest.mark.promise("F1")
+def test_a_database_that_is_not_the_servers_is_refused(prefect: Prefect, tmp_path: Path) -> None:
+    """A program with the server's address, and without its database, has an empty one of its own."""
+    elsewhere = {"PREFECT_HOME": str(tmp_path)}
+    for command in (["-m", "prefect_collection.setup"], ["examples/prefect_flow.py"]):
+        ran = prefect.run(prefect.environment.python, *command, env=elsewhere)
+        assert ran.returncode != 0
+        assert "is not the Prefect server's own" in ran.stderr
+    assert not (tmp_path / "prefect.db").exists()
+
+
+@pytest.mark.promise("F1")
+@pytest.mark.promise("A4")
+def test_a_killed_flow_process_run_again_finds_its_job(prefect: Prefect, runs: dict[str, Run]) -> None:
+    run = runs["killed"]
+    run.until_it_runs()
+    os.kill(run.processes[0], signal.SIGKILL)
+    run.until_state("CRASHED")
+    prefect.set_state(run.id, "SCHEDULED", "AwaitingRetry")
+    until(lambda: len(run.processes) == 2, "the flow run is run again")
+    attached = run.record.revision
+    (run.folder / "go").touch()
+    run.until_state("COMPLETED")
+    (row,) = prefect.rows(BESIDE, run.id)
+    assert (row["settled"], row["result"], row["run_count"]) == (1, "succeeded", 2)
+    assert [word for word in run.words("lines") if not word.isdecimal()] == ["began", "ended"]
+    record = run.record
+    assert (len(record.submissions), record.budget) == (1, ())
+    assert record.revision > attached
+
+
+@pytest.mark.promise("F1")
+@pytest.mark.promise("A5")
+def test_a_cancelled_flow_run_cancels_its_job(prefect: Prefect, runs: dict[str, Run]) -> None:
+    run = runs["cancelled"]
+    run.until_it_runs()
+    prefect.set_state(run.id, "CANCELLING", "Cancelling")
+    run.until_state("CANCELLED")
+    check_cancelled(prefect, run)
+
+
+def check_cancelled(prefect: Prefect, run: Run) -> None:
+    record = run.record
+    assert record.outcome is not None
+    assert record.outcome.result is Result.CANCELLED
+    assert "was cancelled" in record.outcome.message
+    settle(prefect)
+    record = run.record
+    assert record.settled
+    assert all(object.state is State.ENDED for object in record.objects)
+    assert [pid for pid in (*run.payloads, *run.processes) if is_alive(pid)] == []
+    assert len(run.payloads) == 1
+
+
+@pytest.mark.long
+@pytest.mark.promise("F1")
+def test_a_process_that_has_to_end_leaves_its_job(prefect: Prefect, tmp_path: Path) -> None:
+    """Evicted, not cancelled: only the flow run's state tells."""
+    run = Run(prefect, "training", tmp_path / "evicted")
+    try:
+        run.until_it_runs()
+        os.kill(run.processes[0], signal.SIGTERM)
+        run.until_state("CRASHED")
+        assert is_alive(run.payloads[0])
+        assert run.record.outcome is None
+        prefect.set_state(run.id, "SCHEDULED", "AwaitingRetry")
+        (run.folder / "go").touch()
+        run.until_state("COMPLETED")
+        assert len(run.payloads) == 1
+    finally:
+        run.end()
+
+
+@pytest.mark.long
+@pytest.mark.promise("F1")
+def test_the_hook_cancels_what_was_submitted(prefect: Prefect, tmp_path: Path) -> None:
+    """No cancel reaches a submitted task: the runner kills its process after 30 s, then calls the hook."""
+    run = Run(prefect, "submitting", tmp_path / "submitted")
+    try:
+        run.until_it_runs()
+        prefect.set_state(run.id, "CANCELLING", "Cancelling")
+        run.until_state("CANCELLED")
+        check_cancelled(prefect, run)
+    finally:
+        run.end()
