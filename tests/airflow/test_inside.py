@@ -19,8 +19,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 INSIDE_SECONDS = 300
 
-Results = dict[tuple[str, str], list[str]]
-"""File and function: what failed of it, nothing where all its cases passed."""
+Results = dict[tuple[str, str], tuple[list[str], list[str]]]
+"""File and function: what failed of it and what was skipped, nothing where all its cases passed."""
 
 
 def functions() -> Iterator[pytest.param]:
@@ -55,16 +55,19 @@ def results(engine: Environment, tmp_path_factory: pytest.TempPathFactory) -> Re
             check=False,
         )
     assert report.exists(), f"pytest ended with {ran.returncode} in Airflow's environment:\n{told.read_text()}"
-    found: Results = defaultdict(list)
+    found: Results = defaultdict(lambda: ([], []))
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it just now
-        failures = found[case.get("classname", "").split(".")[-1], case.get("name", "").partition("[")[0]]
-        failures += [f"{case.get('name')}: {part.text}" for part in case if part.tag in ("failure", "error", "skipped")]
+        failed, skipped = found[case.get("classname", "").split(".")[-1], case.get("name", "").partition("[")[0]]
+        failed += [f"{case.get('name')}: {part.text}" for part in case if part.tag in ("failure", "error")]
+        skipped += [f"{case.get('name')}: {part.get('message')}" for part in case if part.tag == "skipped"]
     return found
 
 
 @pytest.mark.parametrize(("file", "function"), list(functions()))
 def test_inside(results: Results, file: str, function: str) -> None:
     assert (file, function) in results, "it was not run"
-    failed = results[file, function]
+    failed, skipped = results[file, function]
     if failed:
         pytest.fail(os.linesep.join(failed), pytrace=False)
+    if skipped:
+        pytest.skip(os.linesep.join(skipped))
