@@ -89,7 +89,7 @@ def release(record: Record, by: str) -> Record:
     record = replace(record, holds=tuple(replace(hold, lifted=True) for hold in record.holds))
     if wait is not None and wait.object is not None and wait.reason in (Reason.GONE, Reason.VANISHED):
         record = _said_gone(record, wait.object)
-    if wait is not None and wait.reason in CHOICE:
+    if wait is not None and wait.reason in CHOICE:  # history: persons_word_against_revision_shown
         again = Submission(number=len(record.submissions) + 1, why=f"person {by}", spec=record.submissions[-1].spec)
         record = replace(record, submissions=(*record.submissions, again))
     elif not held and (wait is None or wait.reason is not Reason.GONE):

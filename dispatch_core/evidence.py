@@ -50,7 +50,7 @@ class Capabilities(Value, frozen=True):
     requeues: bool = False
     """A requeued object comes back gated."""
     shuts: bool = False
-    """It does so only once the gate was shut behind the running run."""
+    """A run that the scheduler starts on its own comes back gated, once the gate was shut behind the run before."""
 
 
 class Sighting(Value, frozen=True):
@@ -152,7 +152,7 @@ def merge(record: Record, evidence: Iterable[Evidence]) -> Record:
                 record = _start_replied(record, fact)
             case CallReplied():
                 record = _call_replied(record, fact)
-            case Seen():
+            case _:
                 record = _seen(record, fact)
     return record
 
@@ -258,7 +258,7 @@ def _again(before: Object, fact: Seen) -> Object:
     sighting = fact.sighting
     known = (before.run, _RANK[before.state], before.seen, before.state, before.hold, before.nodes)
     shown = (sighting.run, _RANK[sighting.state], fact.at, sighting.state, sighting.hold, sighting.nodes)
-    run, _, at, state, hold, _ = max(known, shown)
+    run, _, at, state, hold, _ = max(known, shown)  # history: evidence_never_moves_back
     nodes = {node for known_run, *_, on in (known, shown) if known_run == run for node in on}
     return msgspec.structs.replace(
         before,

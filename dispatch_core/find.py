@@ -50,7 +50,7 @@ class Observed(Value, frozen=True):
 
     def expired(self, deadline: datetime) -> bool:
         """Whether it had expired before this listing looked (L2, L5); strictly, since it shows its beginning."""
-        return self.began > self.expiry(deadline)
+        return self.began > self.expiry(deadline)  # history: expiry_by_listing_beginning
 
     def unexpired(self, *kinds: Kind, object: str | None = None) -> tuple[Call, ...]:
         """Calls of these kinds, on one object or on any, that can still land."""
@@ -78,6 +78,7 @@ class Observed(Value, frozen=True):
 
     def ripe(self, mark: Mark) -> datetime:
         """When a mark's span is full, if the next listings show the same."""
+        # history: absence_counted_from_second_listing
         return (mark.second or mark.first) + timedelta(seconds=self.bounds.absence_seconds)
 
     # --- objects
@@ -91,17 +92,19 @@ class Observed(Value, frozen=True):
 
     def is_missing(self, object: Object) -> bool:
         """Not in this complete listing, though nothing has recorded its end."""
+        # history: absence_rule
         return self.listing.complete and self.sighting(object.id) is None and object.state is not State.ENDED
 
     def is_gone(self, object: Object) -> bool:
         """Missing by the absence rule, or by a person's word. A decision's to use: never evidence."""
+        # history: gone_by_absence_rule
         return self.is_missing(object) and (object.gone is not None or self.spans(object.missing))
 
     def is_done(self, object: Object) -> bool:
         """Ended or gone: by this listing's word if it is listed, by the record's if it is not."""
         sighting = self.sighting(object.id)
         if sighting is not None:
-            return sighting.state is State.ENDED
+            return sighting.state is State.ENDED  # history: listing_own_word
         return object.state is State.ENDED or self.is_gone(object)
 
     def is_moved_back(self, object: Object) -> bool:
@@ -113,7 +116,7 @@ class Observed(Value, frozen=True):
 
     def never_opened(self, object: Object) -> bool:
         """No Open was ever committed for it, and no listing has shown it open."""
-        return not object.opened and all(
+        return not object.opened and all(  # history: open_committed_first
             call.object != object.id for call in self.record.calls if call.kind is Kind.OPEN
         )
 
@@ -132,14 +135,13 @@ class Observed(Value, frozen=True):
         end = object.end_of(run)
         if end is None or end.cause is not Cause.STOPPED_OUTSIDE:
             return end
+        # history: own_stop_fires_no_rule
         ours = self.record.call(Kind.STOP, object.id, run) or self.record.call(Kind.STOP_JOB)
         return end if ours is None else End(cause=Cause.STOPPED, message=end.message, seconds=end.seconds)
 
     def newest_end(self, object: Object) -> End | None:
-        """The end of its newest run, if that has ended, or the object is gone."""
+        """The end of its newest run, if that has ended, or the object is gone; asked of none that moved back."""
         known = self.end_of(object, object.run)
-        if self.is_moved_back(object):
-            return None
         if self.is_gone(object):
             return known if known is not None and object.state is State.ENDING else End(cause=Cause.VANISHED)
         if object.state is not State.ENDED:
@@ -192,6 +194,7 @@ class Observed(Value, frozen=True):
 
 def observe(record: Record, listing: Listing, bounds: Bounds, capabilities: Capabilities) -> Observed:
     """The record as this listing shows it: its evidence merged, in memory."""
+    # history: listing_begun_after_read
     return Observed(record=merge(record, seen(listing)), listing=listing, bounds=bounds, capabilities=capabilities)
 
 

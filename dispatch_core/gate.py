@@ -51,7 +51,7 @@ def _duplicates(record: Record, observed: Observed) -> Condition:
     unretired = [o.id for o in record.of(newest.number) if not o.retired and o.id != newest.canonical]
     return Condition(
         name="duplicates",
-        holds=not living and not unretired,
+        holds=not living and not unretired,  # history: retired_all_gone_before_open
         text=f"not yet gone: {', '.join(living + unretired)}" if living or unretired else "no duplicate is left",
         reason=Reason.AWAITING_DUPLICATES,
         object=next(iter(living + unretired), None),
@@ -65,9 +65,9 @@ def _earlier(record: Record, observed: Observed) -> tuple[Condition, ...]:
         object = record.object(submission.canonical) if submission.canonical else None
         if object is None:
             continue
-        requeues = observed.unexpired(Kind.REQUEUE, object=object.id)
+        requeues = observed.unexpired(Kind.REQUEUE, object=object.id)  # history: refused_requeue_is_resubmitted
         gone = observed.is_gone(object) and not observed.is_over(object)
-        over = observed.is_over(object) and not requeues
+        over = observed.is_over(object) and not requeues  # history: earlier_submissions_over
         rows.append(
             Condition(
                 name=f"submission {submission.number} over",
@@ -98,7 +98,7 @@ def _runs(record: Record, observed: Observed, object: Object) -> Condition:
     outstanding = [i.key for i in record.intents if i.key in keys and i.cause is not Cause.VANISHED]
     return Condition(
         name="earlier runs",
-        holds=not open_keys and not outstanding,
+        holds=not open_keys and not outstanding,  # history: earlier_runs_judged_first
         text=f"not yet judged: {', '.join(open_keys + outstanding)}" if open_keys or outstanding else "all are judged",
         reason=Reason.AWAITING_END,
         object=object.id,
@@ -107,7 +107,7 @@ def _runs(record: Record, observed: Observed, object: Object) -> Condition:
 
 def _held(record: Record, observed: Observed, object: Object) -> Condition:
     wanted = [hold for hold in record.holds if not hold.lifted]
-    on = is_hold_on(observed, object)
+    on = is_hold_on(observed, object)  # history: hold_on_before_open
     text = "no hold is asked for" if not wanted else "the hold is on the object" if on else "the hold is not on yet"
     return Condition(name="hold", holds=not wanted or on, text=text, reason=Reason.AWAITING_HOLD, object=object.id)
 
@@ -116,6 +116,7 @@ def is_hold_on(observed: Observed, object: Object) -> bool:
     """Whether the listing shows the hold bit, and no release of it can still land (L3)."""
     sighting = observed.sighting(object.id)
     listed = sighting is not None and sighting.hold
+    # history: release_unexpired_keeps_gate_shut
     return listed and not observed.unexpired(Kind.RELEASE, object=object.id)
 
 

@@ -54,7 +54,7 @@ def decide(read: Record, observed: Observed) -> Decision:
     turn = Turn(read, observed)
     if turn.record.settled:
         settle.sweep(turn)
-    elif turn.record.outcome is not None:
+    elif turn.record.outcome is not None:  # history: no_authorization_after_outcome
         turn.mark_missing()
         settle.close(turn)
     else:
@@ -87,7 +87,7 @@ def _pursue(turn: Turn) -> None:
         turn.note(Reason.HELD, f"held by {wanted.asked_by}: {wanted.reason}")
     settle.foreign(turn)
     turn.mark_missing()
-    if last.canonical is None:
+    if last.canonical is None:  # history: canonical_committed_once
         _choose(turn, last)
     _retire(turn)
     object = _canonical(turn)
@@ -121,6 +121,7 @@ def _choose(turn: Turn, last: Submission) -> None:
         turn.note(Reason.LISTING_INCOMPLETE, "the listing is not complete: nothing is chosen or started on it")
         return
     candidates = sorted(
+        # history: canonical_from_unretired
         (o for o in turn.record.of(last.number) if observed.sighting(o.id) and not o.retired),
         key=lambda o: (o.attempt, o.id, o.first_seen),
     )
@@ -150,6 +151,7 @@ def _attempt_again(turn: Turn, last: Submission) -> None:
     counted = sum(not is_late(a) for a in last.attempts)
     if answer is None and observed.began <= newest.deadline:
         turn.note(Reason.AWAITING_START, f"{name} has not replied", until=newest.deadline + INSTANT)
+    # history: three_attempts
     elif answer is Answer.REFUSED or counted >= ATTEMPTS or not _may_repeat(observed, last, newest):
         _await_absence(turn, last)
     else:
@@ -200,9 +202,9 @@ def _retire(turn: Turn) -> None:
         if object.id not in canonical and decided and not object.retired and turn.observed.listing.complete:
             turn.change_object(replace(object, retired=True))
         current = turn.record.object(object.id) or object
-        if current.retired:
+        if current.retired:  # history: stop_never_names_canonical
             settle.stop(turn, current, "it is retired")
-        elif object.submission < newest.number and object.id in canonical:
+        elif object.submission < newest.number and object.id in canonical:  # history: alive_again_is_stopped
             settle.stop(turn, current, f"submission {newest.number} took its place")
 
 
@@ -224,7 +226,7 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
         return
     number = wanted[0].number
     earlier = [c for c in turn.observed.unexpired(Kind.HOLD, Kind.RELEASE, object=object.id) if c.hold != number]
-    if earlier:
+    if earlier:  # history: new_hold_after_old_calls_expired
         until = max(turn.observed.expiry(call.deadline) for call in earlier) + INSTANT
         turn.note(Reason.AWAITING_EXPIRY, f"an earlier hold or release of {object.id} can still land", until=until)
         return
@@ -238,7 +240,7 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
 def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
     if sighting.state is not State.GATED:
         _shut_behind(turn, object, sighting)
-        if sighting.state is State.UNRECOGNIZED:
+        if sighting.state is State.UNRECOGNIZED:  # history: unrecognized_decides_nothing
             text = f"{object.id} is in a state that this version does not know: a person says what follows"
             turn.note(Reason.UNRECOGNIZED, text, object.id)
         elif sighting.state is not State.ENDED:
@@ -250,7 +252,7 @@ def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
         turn.note(condition.reason, f"the gate of {object.id} is shut: {condition.text}", condition.object)
     if false:
         return
-    if turn.decided:
+    if turn.decided:  # history: sole_call
         turn.again()
         return
     turn.send(

@@ -25,7 +25,7 @@ def judge(turn: Turn, object: Object) -> None:
         turn.note(Reason.MOVED_BACK, f"{object.id} is listed in a run that had ended", object.id)
         return
     end = observed.newest_end(object)
-    if end is not None and end.cause is Cause.COMPLETED:
+    if end is not None and end.cause is Cause.COMPLETED:  # history: completed_newest_run_first
         turn.end_job(Result.SUCCEEDED, end, NO_RULE)
         return
     for run in range(1, object.run):
@@ -77,7 +77,7 @@ def _judge_early(turn: Turn, key: str, end: End, object: Object) -> None:
         rule = _rule(turn.record, end)
         if rule is not None and rule.do in AGAIN:
             intent = _spend(turn, key, rule, end)
-    if intent is not None and intent.do is Action.RESUBMIT:
+    if intent is not None and intent.do is Action.RESUBMIT:  # history: ending_decides_little
         _carry_out(turn, intent, object)
     else:
         turn.note(Reason.AWAITING_END, f"{object.id} is ending ({end.cause})", object.id)
@@ -87,14 +87,14 @@ def judge_end(turn: Turn, key: str, end: End, object: Object | None) -> None:
     """What follows an end: the intent made for it, what its unit was spent on, the plan's rule, or the default."""
     record = turn.record
     name = object.id if object is not None else f"submission {record.submissions[-1].number}"
-    intent, spent = record.intent(key), record.spent(key)
+    intent, spent = record.intent(key), record.spent(key)  # history: intent_carried_out_whatever_the_end
     if intent is not None:
-        if end.cause is not Cause.VANISHED or intent.cause is Cause.VANISHED:
+        if end.cause is not Cause.VANISHED or intent.cause is Cause.VANISHED:  # history: vanished_drops_the_intent
             _carry_out(turn, intent, object)
             return
         turn.drop(intent)
     if spent is not None:
-        _leave_to_person(turn, end, spent, name)
+        _leave_to_person(turn, end, spent, name)  # history: budget_key_used_once
         return
     if end.cause is Cause.STOPPED:
         turn.note(Reason.UNEXPLAINED_STOP, f"{name} was stopped by us, and nothing says what for", name)
@@ -171,17 +171,19 @@ def _can_requeue(turn: Turn, object: Object) -> bool:
     """Whether it can come back gated: listed ended, and not refused before; what was purged is resubmitted."""
     row = turn.record.call(Kind.REQUEUE, object.id, object.run)
     refused = row is not None and row.reply is not None and row.reply.answer is Answer.REFUSED
+    # history: purged_is_resubmitted
     listed = turn.observed.sighting(object.id) is not None or not turn.observed.listing.complete
-    return turn.observed.capabilities.requeues and not refused and listed
+    return turn.observed.capabilities.requeues and not refused and listed  # history: requeue_comes_back_gated
 
 
 def _requeue(turn: Turn, intent: Intent, object: Object) -> None:
     sighting = turn.observed.sighting(object.id)
+    # history: no_requeue_before_the_end
     if sighting is None or sighting.state is not State.ENDED or sighting.run != object.run:
         turn.note(Reason.AWAITING_END, f"{object.id} is requeued once it is listed ended", object.id)
         return
     unexpired = turn.observed.unexpired(Kind.STOP, Kind.REQUEUE, object=object.id)
-    if unexpired:
+    if unexpired:  # history: no_requeue_while_unexpired
         until = max(turn.observed.expiry(call.deadline) for call in unexpired) + INSTANT
         text = f"{object.id} is requeued once no earlier stop or requeue of it can land"
         turn.note(Reason.AWAITING_EXPIRY, text, object.id, until=until)

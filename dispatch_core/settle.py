@@ -59,7 +59,7 @@ def close(turn: Turn) -> None:
         turn.note(point.reason, point.text, point.object, until=point.until)
 
 
-def unsettled(record: Record, observed: Observed) -> tuple[Open, ...]:
+def unsettled(record: Record, observed: Observed) -> tuple[Open, ...]:  # history: settle_waits_for_everything
     """What S1 still waits for in this listing; empty when it holds."""
     points = [
         Open(reason=Reason.STOPPING, text=f"{object.id} is {_now(observed, object)}", object=object.id)
@@ -102,8 +102,11 @@ def foreign(turn: Turn) -> None:
     """What carries the job's name and is not of its record: stopped or reported, as the plan says."""
     observed = turn.observed
     for object in observed.foreign():
+        text = f"{object.id} carries the job's name and is not of its record"
         if turn.record.plan.foreign == "stop" and observed.is_listed_alive(object):
-            stop(turn, object, f"{object.id} carries the job's name and is not of its record")
+            stop(turn, object, text)
+        elif turn.record.outcome is None:
+            turn.note(Reason.FOREIGN, text, object.id)
 
 
 def stop(turn: Turn, object: Object, why: str) -> None:
@@ -112,7 +115,7 @@ def stop(turn: Turn, object: Object, why: str) -> None:
     if sighting is None or sighting.state in (State.ENDED, State.ENDING):
         return
     note = Note(reason=Reason.STOPPING, text=f"stop {object.id}: {why}", object=object.id)
-    turn.send(Kind.STOP, object.id, sighting.run, why=note)
+    turn.send(Kind.STOP, object.id, sighting.run, why=note)  # history: run_checked_on_host
 
 
 def first_clear(turn: Turn) -> None:
@@ -148,7 +151,7 @@ def _stop_job(turn: Turn) -> None:
 def _second_stop_due(record: Record, observed: Observed) -> bool:
     """Whether StopJob is still owed, or not yet answered, once every requeue call has expired (X4)."""
     expiry = last_expiry(observed, (call for call in record.calls if call.kind is Kind.REQUEUE))
-    if expiry is None or observed.began <= expiry:
+    if expiry is None or observed.began <= expiry:  # history: second_stop_after_requeue_expiry
         return False
     row = record.call(Kind.STOP_JOB)
     if row is None or row.committed <= expiry:
@@ -169,16 +172,14 @@ def _is_proven(observed: Observed) -> bool:
 def _count(turn: Turn) -> None:
     """One more complete listing in which S1 holds; settled when they span the absence rule."""
     observed, clear = turn.observed, turn.record.clear
-    if observed.spans(clear):
+    if observed.spans(clear):  # history: settle_spans_absence
         _settle(turn)
         return
     mark = turn.counted(clear, None)
-    if mark is not None and mark != clear:
+    if mark != clear:
         turn.change(clear=mark)
-        turn.again()
-    if mark is not None:
-        text = "every launch is accounted for; that must show in listings that span the absence rule"
-        turn.note(Reason.AWAITING_ABSENCE, text, until=observed.ripe(mark) + INSTANT)
+    text = "every launch is accounted for; that must show in listings that span the absence rule"
+    turn.note(Reason.AWAITING_ABSENCE, text, until=observed.ripe(mark) + INSTANT if mark is not None else None)
 
 
 def _settle(turn: Turn) -> None:

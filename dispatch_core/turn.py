@@ -63,9 +63,9 @@ class Note(Value, frozen=True):
 class Decision(Value, frozen=True):
     """What one pass decided."""
 
-    record: Record | None
+    record: Record | None  # history: commit_against_revision
     """To be committed against the revision that was read; None: nothing is worth a commit."""
-    calls: tuple[Start | Send, ...]
+    calls: tuple[Start | Send, ...]  # history: deadline_committed_before_call
     """Allowed once that commit has landed, and only then."""
     wake_seconds: float
     """How long to wait if nothing happens."""
@@ -213,6 +213,7 @@ class Turn:
                 self._mark_object(object)
 
     def _mark_object(self, object: Object) -> None:
+        # history: absence_after_last_call_expired
         naming = [c.deadline for c in self.record.calls if c.object == object.id]
         since = max((self.observed.expiry(deadline) for deadline in naming), default=None)
         mark = self.counted(object.missing, since)
@@ -246,7 +247,7 @@ class Turn:
         )
 
     def _show_wait(self) -> None:
-        shown = next((n for n in self.notes if n.reason in SHOWN), None)
+        shown = min((n for n in self.notes if n.reason in SHOWN), key=_urgency, default=None)
         before = self.record.wait or self._read.wait
         if shown is None:
             wait = None
@@ -255,6 +256,13 @@ class Turn:
         else:
             wait = Wait(reason=shown.reason, text=shown.text, since=self.observed.began, object=shown.object)
         self.record = replace(self.record, wait=wait)
+
+
+def _urgency(note: Note) -> int:
+    """What only a person can end is shown before a hold or an outage, and a stray object last: it stops nothing."""
+    if note.reason is Reason.FOREIGN:
+        return 2
+    return 0 if note.reason in FOR_A_PERSON else 1
 
 
 def concluded(record: Record, outcome: Outcome) -> Record:

@@ -1,4 +1,4 @@
-"""What holds in every world: laws of the record and of the scheduler, and second, stupid implementations to compare with.
+"""What holds in every world: laws of record and scheduler, and second, stupid implementations to compare with.
 
 The worlds are drawn by hypothesis, always the same ones, so that a red run is red for everybody.
 """
@@ -211,27 +211,21 @@ WHENS = st.builds(
 
 
 def matches_as_a_child_would(when: When, end: End) -> bool:
-    """One question after the other, for the comparison."""
-    if when.pending_longer_than_seconds is not None or when.no_progress_for_seconds is not None:
-        return False
-    if end.cause == "stopped":
-        return False
+    """Everything that could speak against a match, one after the other, for the comparison."""
+    against = [when.pending_longer_than_seconds is not None, when.no_progress_for_seconds is not None]
+    against.append(end.cause == "stopped")
     if when.cause:
-        named = [str(cause) for cause in when.cause]
-        if end.cause == "rerun":
-            if not any(str(cause) in named for cause in RERUN_STANDS_FOR) and "rerun" not in named:
-                return False
-        elif str(end.cause) not in named:
-            return False
-    if len(when.exit_code) > 0 and (end.exit_code is None or end.exit_code not in when.exit_code):
-        return False
-    if len(when.signal) > 0 and (end.signal is None or end.signal not in when.signal):
-        return False
-    if when.message is not None and not re.compile(when.message).search(end.message):
-        return False
+        names = [end.cause, *(RERUN_STANDS_FOR if end.cause == "rerun" else [])]
+        against.append(not [name for name in names if name in when.cause])
+    if when.exit_code:
+        against.append(end.exit_code is None or end.exit_code not in when.exit_code)
+    if when.signal:
+        against.append(end.signal is None or end.signal not in when.signal)
+    if when.message is not None:
+        against.append(re.compile(when.message).search(end.message) is None)
     if when.shorter_than_seconds is not None:
-        return end.seconds is not None and end.seconds < when.shorter_than_seconds
-    return True
+        against.append(end.seconds is None or end.seconds >= when.shorter_than_seconds)
+    return not any(against)
 
 
 @given(WHENS, st.sampled_from(GRID))
