@@ -22,11 +22,14 @@ from dispatch_core.janitor import Janitor
 from dispatch_core.jobfile import JobFile, read_job
 from dispatch_core.places import SCHEDULERS, problems_on
 from dispatch_core.record import Record, Result
-from dispatch_core.status import advice, outcome_words, state_of
+from dispatch_core.status import advice, attention, outcome_words, state_of
 from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Supervisor
 
 LARGEST_FILE_BYTES = 1_000_000
+
+EVERY_SECONDS, ONCE_SECONDS = 30.0, 5.0
+"""How often `supervise` without a key looks for jobs that nobody supervises."""
 
 CODES = {Result.SUCCEEDED: exits.FINE, Result.FAILED: exits.FAILED, Result.CANCELLED: exits.CANCELLED}
 
@@ -112,6 +115,9 @@ def run(session: Session, file: str, new: bool) -> int:
             if not made:
                 screen.say(f"job {job.key!r} is under way ({state_of(record)}): attached at revision {record.revision}")
                 _advise(screen, session, record)
+                owner = (await looking.read_status(plain, record.key, record.uid)).supervisor
+                if owner is not None:
+                    screen.say(f"{owner} supervises it: this follows, and takes over when that one leaves")
             return await _attend(session, store, record, job.scheduler)
 
     return until_left(session, job.key, work)
@@ -164,10 +170,16 @@ def _janitor(session: Session, once: bool) -> int:
 
         async with session.opened() as plain, session.scheduler("local") as adapter:
             screen.say("supervising every job that nobody supervises" + ("" if once else "; Ctrl-C leaves"))
-            janitor = Janitor(Told(plain, tell), {"local": adapter}, secrets=sources.read_secret)
+            period = ONCE_SECONDS if once else EVERY_SECONDS
+            janitor = Janitor(Told(plain, tell), {"local": adapter}, secrets=sources.read_secret, period_seconds=period)
             with logged(screen):
                 await janitor.run(once=once)
-        screen.result({"supervised": sorted(adopted)}, [f"nothing is left: {plural(len(adopted), 'job')} supervised"])
+            left = sum(bool(attention(row)) for row in await plain.jobs(settled=False))
+        screen.result(
+            {"supervised": sorted(adopted)}, [f"nothing is left to do: {plural(len(adopted), 'job')} supervised"]
+        )
+        if left:
+            screen.say(f"{plural(left, 'job needs', 'jobs need')} attention: {session.command('ls', '--attention')}")
         return exits.FINE
 
     try:
@@ -183,9 +195,9 @@ def until_left(session: Session, key: str, work: looking.Work) -> int:
         return run_to_end(work())
     except Detached as left:
         say = session.screen.say
-        say(f"detached from job {key!r}: what is open on the scheduler runs on; nothing else happens until somebody")
-        say(f"supervises it: {session.command('supervise', key)}")
-        say(f"or ends it:    {session.command('cancel', key, '--wait')}")
+        say(f"detached from job {key!r}: what is open on the scheduler runs on, and nothing else happens")
+        say(f"  to go on:   {session.command('supervise', key)}")
+        say(f"  to end it:  {session.command('cancel', key, '--wait')}")
         return exits.SIGNALLED + left.number
 
 
@@ -203,7 +215,8 @@ def teller(screen: Screen, session: Session) -> Tell:
 def _advise(screen: Screen, session: Session, record: Record) -> None:
     told = advice(record)
     if told:
-        screen.say(f"          {told}; see {session.command('status', record.key)}")
+        screen.say(f"          you can: {told}")
+        screen.say(f"          look at it first: {session.command('explain', record.key)}")
 
 
 class _Lines(logging.Handler):
