@@ -119,14 +119,18 @@ async def test_two_at_once_in_one_loop(empty: str) -> None:
 
 
 async def test_two_at_once_in_two_processes(empty: str) -> None:
+    """Both have all that they need loaded, and begin at one word."""
     script = (
-        "import asyncio, sys; from dispatch_core.stores.migrations import upgrade;"
+        "import asyncio, sys; from dispatch_core.stores.migrations import upgrade; print('ready', flush=True);"
         " sys.stdin.readline(); print(asyncio.run(upgrade(sys.argv[1])))"
     )
     runs = [
         await asyncio.create_subprocess_exec(sys.executable, "-c", script, empty, stdin=-1, stdout=-1, stderr=-1)
         for _ in range(2)
     ]
+    for run in runs:
+        assert run.stdout is not None
+        assert await run.stdout.readline() == b"ready\n"
     answers = await asyncio.gather(*(run.communicate(b"now\n") for run in runs))
     assert answers == [(f"{newest()}\n".encode(), b"")] * 2
 
