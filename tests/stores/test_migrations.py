@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import subprocess
 import sys
-import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -212,17 +210,3 @@ class TestDrivenByAnEngine:
         shown = capsys.readouterr().out
         assert "CREATE TABLE dispatch_job" in shown
         assert f"INSERT INTO {REVISION_TABLE}" in shown
-
-
-def test_are_in_the_wheel(tmp_path: Path) -> None:
-    """All that is read by its place beside the code, and not imported, comes with the package."""
-    pytest.importorskip("hatchling")
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=root, check=True)
-    held = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
-    folder = root / "dispatch_core" / "stores" / "migrations"
-    wanted = {
-        path.relative_to(root).as_posix() for path in folder.rglob("*") if path.suffix in {".py", ".mako", ".ini"}
-    }
-    assert len(wanted) >= 5
-    assert wanted <= held

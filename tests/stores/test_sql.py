@@ -164,7 +164,7 @@ class TestConnections:
         await store.close()
         # Each has been told to end, and said that it will: that is all that can be waited for.
         for thread in made:
-            thread.join(10)
+            thread.join(2)
         assert not any(thread.is_alive() for thread in made)
 
     async def test_of_sqlite_keep_what_they_commit(self, sqlite: OnSqlite) -> None:
