@@ -1,9 +1,12 @@
 """The connection type `dispatch`: which database holds the records, and where the local scheduler's spool is.
 
 One rule: the database is the one that a deployer wrote into a connection on purpose; what Airflow itself is configured
-with is never looked at. A connection is looked up once in a process. In a triggerer's process, the first lookup that
-Airflow's API has to answer stops the triggerer's heartbeat for as long as its API takes to load; one from the
-environment (`AIRFLOW_CONN_DISPATCH_DEFAULT`) or from a secrets backend does not.
+with is never looked at. It may be Airflow's own, best by a role that has rights on the `dispatch_` tables alone.
+
+A connection is looked up once in a process. In a triggerer, the first lookup that Airflow's API has to answer stops the
+heartbeat for as long as that API takes to load, 10 to 26 s on a small machine; one in the environment, as
+`AIRFLOW_CONN_DISPATCH_DEFAULT`, or in a secrets backend does not. Where it has to be the API, set `[triggerer]
+triggerer_health_check_threshold` to 120 or more, so that the triggers are not given to another triggerer meanwhile.
 """
 
 from __future__ import annotations

@@ -110,9 +110,12 @@ class DispatchOperator(BaseOperator):
         """Submit the job, or attach to it, and defer; return or raise at once if it has ended already."""
         try:
             wanted = self._wanted(context)
-            record = self._in_store(lambda store: submit(store, wanted))
         except BadInput as wrong:
             raise AirflowFailException(str(wrong)) from wrong
+        # A secret or a connection that is missing here may be there at Airflow's next try; a wrong job stays wrong.
+        for source in wanted.spec.secret_environment.values():
+            read_secret(source)
+        record = self._in_store(lambda store: submit(store, wanted))
         if record.key != wanted.key:
             self.log.info("job %s, from before a clear, is cancelled, and waited for until it is gone", record.key)
             self._defer(context, record, "execute_after", settle_seconds=None)
@@ -147,9 +150,6 @@ class DispatchOperator(BaseOperator):
     # --- what is asked for
 
     def _wanted(self, context: Context) -> Wanted:
-        spec = self._spec()
-        for source in spec.secret_environment.values():
-            read_secret(source)
         ti = context["ti"]
         stem, pin = self._identity(context)
         cap = self.max_retry_delay
@@ -161,7 +161,7 @@ class DispatchOperator(BaseOperator):
         )
         return Wanted(
             key=self.key or identity.key(stem, pin.generation),
-            spec=spec,
+            spec=self._spec(),
             plan=derived if self.plan is None else self.plan,
             derived=self.plan is None,
             scheduler=self.scheduler,

@@ -157,6 +157,15 @@ class DispatchTrigger(BaseTrigger):
         return Supervisor(place.store, adapter, secrets=secrets, drain_seconds=DRAIN_SECONDS, name=self.name)
 
     async def _end(self) -> None:
+        """What a kill hook begins, through an outage of the store as well: nobody would call it again."""
+        for pause in AGAIN_SECONDS:
+            try:
+                return await self._cancel_and_stop()
+            except (DispatchError, OSError) as hindrance:
+                self._tell(f"job {self.key} is asked about again: {hindrance}")
+            await asyncio.sleep(pause)
+
+    async def _cancel_and_stop(self) -> None:
         """Cancel the job if its task has ended, and stop it here rather than leave it to somebody else."""
         async with site(self.dispatch_conn_id) as place:
             if not await cancel_if_ended(place.store, self.key, self.uid, self.name, self.instance):

@@ -132,7 +132,8 @@ def _bring_up(
     began = time.monotonic()
     child = subprocess.Popen(
         command,
-        env={**outside(), "UV_PROJECT_ENVIRONMENT": str(folder)},
+        # uv leaves a file in the temporary directory for each environment, to keep others from it.
+        env={**outside(), "UV_PROJECT_ENVIRONMENT": str(folder), "TMPDIR": str(folder.parent)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -50,7 +50,7 @@ class Capabilities(Value, frozen=True):
     requeues: bool = False
     """A requeued object comes back gated."""
     shuts: bool = False
-    """It does so only once the gate was shut behind the running run."""
+    """A run that the scheduler starts on its own comes back gated, once the gate was shut behind the run before."""
 
 
 class Sighting(Value, frozen=True):

@@ -102,8 +102,11 @@ def foreign(turn: Turn) -> None:
     """What carries the job's name and is not of its record: stopped or reported, as the plan says."""
     observed = turn.observed
     for object in observed.foreign():
+        text = f"{object.id} carries the job's name and is not of its record"
         if turn.record.plan.foreign == "stop" and observed.is_listed_alive(object):
-            stop(turn, object, f"{object.id} carries the job's name and is not of its record")
+            stop(turn, object, text)
+        elif turn.record.outcome is None:
+            turn.note(Reason.FOREIGN, text, object.id)
 
 
 def stop(turn: Turn, object: Object, why: str) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from dispatch_core.ask import Receipt, receipt
 from dispatch_core.plan import Value
 from dispatch_core.reasons import CHOICE, FOR_A_PERSON, Reason
-from dispatch_core.record import Answer, Hold, Object, Outcome, Record, Result, State, Submission, Wait
+from dispatch_core.record import Answer, Attempt, Hold, Object, Outcome, Record, Result, State, Submission, Wait
 from dispatch_core.stores.contract import Listed
 from dispatch_core.story import describe_end
 
@@ -31,9 +31,9 @@ NEEDS_A_PERSON = "needs a person"
 HELD = "held"
 
 _SAID = {
-    Reason.GONE: "once you know that it is over: release",
-    Reason.FOREIGN: "look what it is, then: dispose",
-    Reason.UNMATCHED: "once you know that it made nothing: dispose",
+    Reason.GONE: "once you know that it is over: release says so",
+    Reason.FOREIGN: "once you know what it is: dispose of it by its id",
+    Reason.UNMATCHED: "once you know that it made nothing: dispose of the attempt, like 1.1",
 }
 
 
@@ -54,14 +54,23 @@ class Sight(Value, frozen=True):
     seen: datetime
 
 
+class Tried(Value, frozen=True):
+    """One attempt of a submission."""
+
+    number: int
+    reply: str
+    """What its Start replied; "" if nothing yet."""
+    disposed: bool
+    """A person said that it made no object."""
+
+
 class Launched(Value, frozen=True):
     """One submission of a job."""
 
     number: int
     why: str
-    attempts: int
-    reply: str
-    """What the newest attempt replied; "" if nothing yet."""
+    """The rule that it was authorized by, "first", or the person."""
+    attempts: tuple[Tried, ...]
 
 
 class Used(Value, frozen=True):
@@ -129,7 +138,7 @@ def status_of(record: Record, row: Listed) -> Status:
         wait=record.wait,
         advice=advice(record),
         intents=tuple(f"{i.do} of {i.key} by {i.rule}, not before {i.not_before.isoformat()}" for i in record.intents),
-        submissions=tuple(_launched(submission) for submission in record.submissions),
+        submissions=tuple(_launched(record, submission) for submission in record.submissions),
         objects=tuple(_sight(record, object) for object in record.objects),
         holds=record.holds,
         budget=tuple(Used(rule=r.name, used=record.used(r.name), limit=r.limit) for r in record.plan.rules),
@@ -213,15 +222,22 @@ def _since(record: Record, row: Listed) -> datetime:
     object = record.object(last.canonical) if last is not None and last.canonical else None
     if object is not None:
         return object.seen
-    return last.attempts[0].committed if last is not None and last.attempts else row.created
+    if last is None:
+        return row.created
+    return last.attempts[0].committed if last.attempts else row.updated
 
 
-def _launched(submission: Submission) -> Launched:
-    newest = submission.attempts[-1].reply if submission.attempts else None
-    told = "" if newest is None else str(newest.answer)
-    if newest is not None and newest.answer is not Answer.DONE and newest.text:
-        told += f": {newest.text}"
-    return Launched(number=submission.number, why=submission.why, attempts=len(submission.attempts), reply=told)
+def _launched(record: Record, submission: Submission) -> Launched:
+    attempts = tuple(Tried(number=a.number, reply=_reply(a), disposed=a.disposed) for a in submission.attempts)
+    why = record.spent(submission.why) or submission.why
+    return Launched(number=submission.number, why=why, attempts=attempts)
+
+
+def _reply(attempt: Attempt) -> str:
+    if attempt.reply is None:
+        return ""
+    answer, text = attempt.reply.answer, attempt.reply.text
+    return f"{answer}: {text}" if text and answer is not Answer.DONE else str(answer)
 
 
 def _sight(record: Record, object: Object) -> Sight:

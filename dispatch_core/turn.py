@@ -247,7 +247,7 @@ class Turn:
         )
 
     def _show_wait(self) -> None:
-        shown = next((n for n in self.notes if n.reason in SHOWN), None)
+        shown = min((n for n in self.notes if n.reason in SHOWN), key=_urgency, default=None)
         before = self.record.wait or self._read.wait
         if shown is None:
             wait = None
@@ -256,6 +256,13 @@ class Turn:
         else:
             wait = Wait(reason=shown.reason, text=shown.text, since=self.observed.began, object=shown.object)
         self.record = replace(self.record, wait=wait)
+
+
+def _urgency(note: Note) -> int:
+    """What only a person can end is shown before a hold or an outage, and a stray object last: it stops nothing."""
+    if note.reason is Reason.FOREIGN:
+        return 2
+    return 0 if note.reason in FOR_A_PERSON else 1
 
 
 def concluded(record: Record, outcome: Outcome) -> Record:

@@ -17,7 +17,7 @@ sleep "$SECONDS_TO_RUN"
 echo "$DISPATCH_SUBMISSION $DISPATCH_RUN end" >> "$LINES"
 """
 
-with DAG("dispatch_example", schedule=None, params={"seconds": 20}):
+with DAG("dispatch_example", schedule=None, params={"seconds": 20}) as dag:
     DispatchOperator(
         task_id="train",
         command=["bash", "-c", PAYLOAD],

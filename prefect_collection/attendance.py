@@ -21,7 +21,7 @@ from dispatch_core.supervisor import Secrets, Supervisor
 from prefect_collection.connections import Connection
 
 STORY_SECONDS = 5.0
-"""How often the record's new lines are told."""
+"""How often the record's new lines are told, and a cancel is listened for."""
 
 LEAVE_SECONDS = 25.0
 """All that is done once the run is to end: a Prefect runner kills its process after 30."""
@@ -61,12 +61,17 @@ class Attendance:
         self._told = 0
 
     async def until_settled(
-        self, submit: Coroutine[Any, Any, Record], *, settle_seconds: float, must_cancel: Asked
+        self,
+        submit: Coroutine[Any, Any, Record],
+        *,
+        settle_seconds: float,
+        heard_of_cancel: Asked,
+        must_cancel: Asked,
     ) -> Record:
         """The record of what `submit` makes or finds, once it is settled, or `settle_seconds` after its outcome.
 
-        Cancelled itself, it asks `must_cancel`, cancels the job or lets go of it, all within LEAVE_SECONDS, and passes
-        the cancellation on.
+        While it waits it asks `heard_of_cancel`, and cancels the job where there is a reason. Cancelled itself, it asks
+        `must_cancel`, cancels the job or lets go of it, all within LEAVE_SECONDS, and passes the cancellation on.
         """
         # On its own: cut off in the middle, nobody would know whether there is a job.
         submitted = asyncio.ensure_future(submit)
@@ -76,8 +81,11 @@ class Attendance:
                 await asyncio.wait({work}, timeout=STORY_SECONDS)
                 if (record := _result(submitted)) is not None:
                     await self._tell_news(record)
+                    await self._cancel_if(heard_of_cancel, record)
             return work.result()
         except (Exception, GeneratorExit):
+            for left in (submitted, work):
+                left.cancel()
             raise
         except BaseException:  # a cancellation, or the signal that Prefect raises as an exception of its own
             # On its own as well: Python 3.11's timeouts do not work any more in what was cancelled.
@@ -114,10 +122,18 @@ class Attendance:
                     record = await self.supervisor.attend(record.key, record.uid)
         return record
 
+    async def _cancel_if(self, heard_of_cancel: Asked, record: Record) -> None:
+        """Commit the cancel that was heard of; a store that does not answer is asked again. The supervisor goes on."""
+        reason = await heard_of_cancel()
+        if reason:
+            with suppress(DispatchError):
+                await self.client.cancel(record.key, uid=record.uid, reason=reason)
+
     async def _leave(self, submitted: asyncio.Future[Record], work: asyncio.Future[Record], must_cancel: Asked) -> None:
         await asyncio.wait({submitted}, timeout=DRAIN_SECONDS)
         record = _result(submitted)
         if record is None:
+            self.warn("it is not known whether the job is in the store yet; a rerun of this flow run finds it if it is")
             return
         reason, doubt = "", ""
         try:

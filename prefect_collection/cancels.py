@@ -1,4 +1,4 @@
-"""What a flow run's cancel means for its jobs: how a task learns of it, and hooks for what no task can learn.
+"""What a flow run's cancel means for its jobs: how a task learns of it, and hooks for where no task is left to learn.
 
 One rule: a process that is told to end is not a flow run that was cancelled. An evicted pod and a cancelled run look
 the same from inside, and only the flow run's state tells them apart; without its word a job is never cancelled.
@@ -7,6 +7,7 @@ the same from inside, and only the flow run's state tells them apart; without it
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 from uuid import UUID
@@ -25,6 +26,14 @@ from prefect_collection.secret_sources import read_secret
 
 ASK_SECONDS = 5.0
 """How long a flow run's state is waited for, when a task has to end."""
+
+HEARD_SECONDS = 10.0
+"""How old an answer may be while the task waits."""
+
+HEARD_OF = 1000
+"""Flow runs whose answers are kept."""
+
+_heard: dict[tuple[UUID, ...], tuple[float, str]] = {}
 
 
 class Hook(Protocol):
@@ -47,11 +56,29 @@ async def cancelled_flow_run(flow_runs: Sequence[UUID]) -> str:
     return ""
 
 
+async def heard_of_cancel(flow_runs: Sequence[UUID]) -> str:
+    """As `cancelled_flow_run`, for those that ask again and again: an answer serves all for HEARD_SECONDS, and where
+    Prefect does not answer, it is "", and they ask again."""
+    known = tuple(flow_runs)
+    at, reason = _heard.get(known, (-HEARD_SECONDS, ""))
+    if reason or time.monotonic() - at < HEARD_SECONDS:
+        return reason
+    if len(_heard) > HEARD_OF:
+        _heard.clear()
+    _heard[known] = (time.monotonic(), "")  # the others need not ask meanwhile
+    try:
+        reason = await cancelled_flow_run(known)
+    except Exception:  # noqa: BLE001 - whatever keeps Prefect from answering, it is no cancel
+        return ""
+    _heard[known] = (time.monotonic(), reason)
+    return reason
+
+
 def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: str = "local") -> Hook:
     """A hook for `@flow(on_cancellation=[...])` that cancels every job of the flow run in this store.
 
-    Needed where tasks are submitted (`dispatch_job.submit()`): these run in threads, which a cancel never reaches. It
-    runs in the process of the runner, after the flow's own has ended. Jobs with `across_runs=True` are left alone.
+    It is for a flow run whose process is gone, or is killed before its tasks have heard of the cancel. It runs in the
+    process of the runner, after the flow's own has ended. Jobs with `across_runs=True` are left alone.
     """
 
     async def cancel_jobs(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:

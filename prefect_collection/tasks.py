@@ -25,7 +25,7 @@ from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Record
 from prefect_collection.attendance import Attendance
 from prefect_collection.blocks import DispatchStore
-from prefect_collection.cancels import cancelled_flow_run
+from prefect_collection.cancels import cancelled_flow_run, heard_of_cancel
 from prefect_collection.connections import SERVER, Connection, connected, load
 from prefect_collection.keys import here, in_use
 from prefect_collection.results import JobResult, result_of
@@ -61,8 +61,8 @@ async def dispatch_job(
     """Run one long job, and wait until it is over. Await it in an async flow; several with `asyncio.gather`.
 
     `key` names this step within its flow run: when the flow run is retried, or run again after a crash, the step finds
-    its job by it. With `across_runs` it is the job's whole key, shared by every flow run that gives it, and a job that
-    is settled answers at once.
+    its job by it. With `across_runs` it is the job's whole key, shared by every flow run that gives it: a job that is
+    settled answers at once, and each of these flow runs cancels it for all.
 
     `command`, `time_limit` ("2h", or seconds), `environment`, `secret_environment` and `working_directory` are fields
     of a job file's `spec`, and `spec` takes the others. `plan` is a job file's `plan`; without one, the `retries` and
@@ -75,9 +75,13 @@ async def dispatch_job(
 
     `settle_seconds`: how long after the outcome it waits for the clean-up; `dispatch supervise` does what is left.
 
-    A cancelled flow run cancels its jobs; a process that only has to end leaves them running. A task that was
-    submitted (`.submit()`, `.map()`) is never told that its flow run is cancelled: add the hook
-    `prefect_collection.cancels.cancel_jobs` to its flow.
+    A cancelled flow run cancels its jobs; a process that only has to end leaves them running. An awaited task is told
+    at once. One that was submitted (`.submit()`, `.map()`) asks every 10 to 15 s, and has until the runner kills its
+    process, 30 s after the cancel: the hook `prefect_collection.cancels.cancel_jobs` on its flow is for where that is
+    too short, or the process was gone before.
+
+    A flow run that is retried finds its jobs as they are: one that failed stays failed. Start a new flow run for
+    another launch.
 
     Raises JobFailed and JobCancelled, with the result; BadInput and KeyTaken for a job that cannot be accepted, before
     anything is written; StoreUnavailable. Prefect retries none of the first four.
@@ -115,6 +119,7 @@ async def dispatch_job(
             record = await attendance.until_settled(
                 _submitted(connection, name, whole_key, wanted, rules),
                 settle_seconds=settle_seconds,
+                heard_of_cancel=lambda: heard_of_cancel(flow_runs),
                 must_cancel=must_cancel,
             )
     return result_of(record)

@@ -100,7 +100,7 @@ def wait_until_ready(programs: Path, server: PostgresServer, child: subprocess.P
 
 def end(child: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
-        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGQUIT)  # at once: nothing in it is wanted any more
     try:
         child.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:

@@ -31,6 +31,7 @@ LATER = frozenset(
     " T5 T12 T18 T20 T21 T26 T27 T28 T30 T32 T33 T34 T35 T38 T39 T45 T47 T49 T50 T52 T54 T55".split()
 )
 
+SHOWS = "shows"
 WORST_LAST = ("passed", "skipped", "failed")
 
 
@@ -70,6 +71,7 @@ class Rows:
         self.config = config
         self.folder = config.rootpath / "tests" / "breaks"
         self.tests: dict[str, list[pytest.Item]] = {}
+        self.ran: dict[str, list[str]] = {}
         self.outcomes: dict[str, str] = {}
         self.breaks: list[Break] = []
 
@@ -80,6 +82,7 @@ class Rows:
         for item in items:
             for number in carried[item]:
                 self.tests.setdefault(number, []).append(item)
+                item.user_properties.append((SHOWS, number))  # travels with the report, from another process too
         if self.config.option.breaks is not None:
             self.breaks = self.make_breaks(session)
             items[:] = self.breaks
@@ -116,14 +119,13 @@ class Rows:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         before = self.outcomes.get(report.nodeid, "passed")
         self.outcomes[report.nodeid] = max(before, report.outcome, key=WORST_LAST.index)
+        for name, number in report.user_properties:
+            if name == SHOWS and report.nodeid not in self.ran.setdefault(str(number), []):
+                self.ran[str(number)].append(report.nodeid)
 
     def row(self, number: str) -> tuple[str, bool]:
         """The line for one number, and whether the run may pass with it."""
-        ran = {
-            item.nodeid: self.outcomes[item.nodeid]
-            for item in self.tests.get(number, ())
-            if item.nodeid in self.outcomes
-        }
+        ran = {node: self.outcomes[node] for node in self.ran.get(number, ())}
         count = Counter(ran.values())
         fine = count["passed"] > 0 and not count["failed"]
         text = f"{number} {count['passed']} passed"
@@ -143,7 +145,8 @@ class Rows:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if exitstatus == pytest.ExitCode.OK and not all(fine for _, fine in self.rows()):
+        counts_here = not hasattr(self.config, "workerinput")  # a worker of pytest-xdist sees only some of the tests
+        if counts_here and exitstatus == pytest.ExitCode.OK and not all(fine for _, fine in self.rows()):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

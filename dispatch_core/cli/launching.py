@@ -112,6 +112,9 @@ def run(session: Session, file: str, new: bool) -> int:
             if not made:
                 screen.say(f"job {job.key!r} is under way ({state_of(record)}): attached at revision {record.revision}")
                 _advise(screen, session, record)
+                owner = (await looking.read_status(plain, record.key, record.uid)).supervisor
+                if owner is not None:
+                    screen.say(f"{owner} supervises it: this follows, and takes over when that one leaves")
             return await _attend(session, store, record, job.scheduler)
 
     return until_left(session, job.key, work)
@@ -183,9 +186,9 @@ def until_left(session: Session, key: str, work: looking.Work) -> int:
         return run_to_end(work())
     except Detached as left:
         say = session.screen.say
-        say(f"detached from job {key!r}: what is open on the scheduler runs on; nothing else happens until somebody")
-        say(f"supervises it: {session.command('supervise', key)}")
-        say(f"or ends it:    {session.command('cancel', key, '--wait')}")
+        say(f"detached from job {key!r}: what is open on the scheduler runs on, and nothing else happens")
+        say(f"  to go on:   {session.command('supervise', key)}")
+        say(f"  to end it:  {session.command('cancel', key, '--wait')}")
         return exits.SIGNALLED + left.number
 
 
@@ -203,7 +206,8 @@ def teller(screen: Screen, session: Session) -> Tell:
 def _advise(screen: Screen, session: Session, record: Record) -> None:
     told = advice(record)
     if told:
-        screen.say(f"          {told}; see {session.command('status', record.key)}")
+        screen.say(f"          you can: {told}")
+        screen.say(f"          look at it first: {session.command('explain', record.key)}")
 
 
 class _Lines(logging.Handler):

@@ -20,7 +20,7 @@ from dispatch_core.cli.session import run as run_to_end
 from dispatch_core.errors import BadInput
 from dispatch_core.plan import Rule
 from dispatch_core.record import Result
-from dispatch_core.status import Status
+from dispatch_core.status import Sight, Status, Tried
 from dispatch_core.stores.contract import Listed, Store
 
 Work = Callable[[], Coroutine[Any, Any, int]]
@@ -134,17 +134,16 @@ def _facts(session: Session, shown: Status, now: datetime) -> list[tuple[str, st
 
 
 def _tables(screen: Screen, shown: Status, now: datetime) -> None:
-    rows: list[tuple[object, ...]] = []
-    for row in shown.submissions:
-        found = [o for o in shown.objects if o.submission == row.number]
-        first = (row.number, row.why, row.attempts, row.reply)
-        if not found:
-            rows.append((*first, "", "", "", "", "", ""))
-        for index, o in enumerate(found):
-            left = first if index == 0 else ("", "", "", "")
-            rows.append((*left, o.id, o.role, o.run, o.state, o.end, " ".join(o.nodes)))
-    heads = ("submission", "why", "attempts", "reply", "object", "role", "run", "state", "end", "nodes")
-    _titled(screen, heads, rows)
+    rows = []
+    for submission in shown.submissions:
+        if not submission.attempts:
+            rows.append((str(submission.number), submission.why, "to be started", "", "", "", ""))
+        for attempt in submission.attempts:
+            start = (f"{submission.number}.{attempt.number}", submission.why, _reply(attempt))
+            made = [o for o in shown.objects if (o.submission, o.attempt) == (submission.number, attempt.number)]
+            rows += [(*start, o.id, _state(o), o.end, " ".join(o.nodes)) for o in made]
+            rows += [] if made else [(*start, "", "", "", "")]
+    _titled(screen, ("start", "why", "reply", "object", "state", "end", "nodes"), rows)
     strangers = [o for o in shown.objects if o.submission == 0]
     _titled(
         screen, ("object", "role", "state", "seen"), [(o.id, o.role, o.state, say_ago(o.seen, now)) for o in strangers]
@@ -156,6 +155,18 @@ def _tables(screen: Screen, shown: Status, now: datetime) -> None:
     )
     used = [(b.rule, f"{b.used} of {b.limit}" if b.limit is not None else f"{b.used}, no limit") for b in shown.budget]
     _titled(screen, ("rule", "budget used"), used)
+
+
+def _reply(attempt: Tried) -> str:
+    reply = attempt.reply or "none yet"
+    return f"{reply}, disposed" if attempt.disposed else reply
+
+
+def _state(object: Sight) -> str:
+    """`running, run 2`, `gated, retired`: what is not said is the usual."""
+    run = f", run {object.run}" if object.run > 1 else ""
+    role = "" if object.role == "canonical" else f", {object.role or 'not chosen'}"
+    return f"{object.state}{run}{role}"
 
 
 def _titled(screen: Screen, heads: tuple[str, ...], rows: list[Any]) -> None:

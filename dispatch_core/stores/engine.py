@@ -24,6 +24,9 @@ CONNECT_SECONDS = 10
 STATEMENT_SECONDS = 15
 """The longest wait for one statement, for SQLite's one writer and for a row that another transaction holds."""
 
+TRANSACTION_SECONDS = 2 * STATEMENT_SECONDS
+"""The longest for one try of a transaction, waiting for a connection included, whatever the driver can bound itself."""
+
 IDLE_SECONDS = 60
 """PostgreSQL ends a transaction whose client is silent for so long: a supervisor stopped in mid-commit must not keep
 the others from the job."""
@@ -85,7 +88,7 @@ def make_engine(url: str, schema: str | None = None, *, upgrading: bool = False)
     parsed, options = _OPTIONS[family](parsed, schema, upgrading)
     try:
         engine = create_async_engine(
-            parsed, hide_parameters=True, pool_size=5, max_overflow=5, pool_timeout=STATEMENT_SECONDS * 4, **options
+            parsed, hide_parameters=True, pool_size=5, max_overflow=5, pool_timeout=TRANSACTION_SECONDS, **options
         )
     except (ModuleNotFoundError, NoSuchModuleError) as error:
         raise BadInput(
@@ -149,8 +152,9 @@ def _prepare_sqlite(engine: AsyncEngine) -> None:
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         # A transaction that reads first and then wants to write is refused at once, however long it would wait.
-        writes = connection.get_execution_options().get(WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        # What only reads needs none: each of its statements sees one state of the file.
+        if connection.get_execution_options().get(WRITES, False):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def is_repeatable(error: BaseException) -> bool:

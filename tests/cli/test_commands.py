@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from dispatch_core.adapters.contract import Launch, Target
+from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.errors import KeyTaken
-from dispatch_core.record import Record, State
-from tests.cli.conftest import Cli
+from dispatch_core.plan import Spec
+from dispatch_core.record import Answer, Kind, Record, Reply, State
+from dispatch_core.stores.sql import SqlStore
+from tests.cli.conftest import Cli, quick
 
 EXIT_RULE = """\
 plan:
@@ -66,6 +73,17 @@ def test_a_rule_launches_it_again_and_its_budget_is_shown(cli: Cli) -> None:
     assert shown.code == 20
     assert "again  1 of 1" in shown.out
     assert "exit (code 3)" in shown.out
+
+
+def test_run_follows_a_job_that_another_supervises_and_takes_over(cli: Cli) -> None:
+    file = cli.job("k", "true")
+    cli("submit", file)
+    record = cli.read("k")
+    cli.with_store(lambda store: store.acquire(record, "supervisor there", 1))
+    ran = cli("run", file)
+    assert ran.code == 0
+    assert "supervisor there supervises it: this follows, and takes over when that one leaves" in ran.err
+    assert cli.read("k").settled
 
 
 def test_submit_launches_nothing_and_says_so(cli: Cli) -> None:
@@ -199,18 +217,22 @@ def test_explain_prints_what_the_next_pass_would_do_and_changes_nothing(cli: Cli
 
 
 @pytest.mark.promise("G8")
-def test_explain_says_which_condition_keeps_a_gate_shut(cli: Cli) -> None:
+def test_explain_says_which_condition_keeps_a_gate_shut(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(self: LocalScheduler, target: Target, deadline: datetime) -> Reply:
+        return Reply(answer=Answer.UNKNOWN, text="the line broke")
+
+    monkeypatch.setattr(LocalScheduler, "hold", lost)
     cli("submit", cli.job("k", "true"))
     cli("hold", "k", "--reason", "not yet")
-    cli.supervise_until("k", lambda record: any(object.hold for object in record.objects) or waits_gated(record))
+    cli.supervise_until("k", lambda record: any(call.kind is Kind.HOLD for call in record.calls))
     out = cli("explain", "k").out
-    assert "the gate is shut" in out or "is held" in out
-    cli("cancel", "k", "--wait")
-
-
-def waits_gated(record: Record) -> bool:
-    last = record.last
-    return last is not None and last.canonical is not None
+    assert "the gate is shut; it opens once every condition holds\n" in out
+    assert "  NO   hold: the hold is not on yet\n" in out
+    assert "  yes  duplicates: no duplicate is left\n" in out
+    shown = {row["name"]: row["holds"] for row in cli("explain", "k", "-o", "json").json["gate"]}
+    assert shown["hold"] is False
+    assert shown["outcome"] is True
+    assert cli("cancel", "k", "--wait").code == 0
 
 
 def test_history_tells_every_commit(cli: Cli) -> None:
@@ -310,6 +332,40 @@ def test_hold_and_release(cli: Cli) -> None:
     nothing = cli("release", "k")
     assert (nothing.code, nothing.out) == (2, "")
     assert cli("supervise", "k").code == 0
+
+
+def test_a_stranger_is_shown_and_disposed_of(cli: Cli) -> None:
+    """Something else carries the job's key: the record does not settle until a person says that it does not matter."""
+
+    async def make(store: SqlStore) -> str:
+        scheduler = quick()
+        launch = Launch(key="k", uid="f" * 16, submission=1, attempt=1, name="f" * 9, spec=Spec(command=("true",)))
+        reply = await scheduler.start(launch, {}, datetime.now(UTC) + timedelta(seconds=30))
+        await scheduler.close()
+        return reply.text
+
+    stranger = cli.with_store(make)
+    cli("submit", cli.job("k", "true"))
+    cli.supervise_until("k", lambda record: record.outcome is not None and record.wait is not None)
+    shown = cli("status", "k")
+    assert f"{stranger}  foreign  gated" in shown.out
+    assert "you can     once you know what it is: dispose of it by its id" in shown.out
+    assert "foreign" in cli("ls", "--attention", "-o", "json").json[0]["attention"]
+    assert cli("dispose", "k", stranger).code == 0
+    assert cli("supervise", "k").code == 0
+    assert cli.read("k").settled
+
+
+def test_a_record_that_cannot_be_read_hides_no_other(cli: Cli) -> None:
+    for key in ("bad", "good"):
+        cli("submit", cli.job(key, "true"))
+    with closing(sqlite3.connect(cli.home / "dispatch.db")) as connection, connection:
+        connection.execute("UPDATE dispatch_job SET document = '{}' WHERE key = 'bad'")
+    rows = {row["key"]: row for row in cli("ls", "-o", "json").json}
+    assert rows["bad"]["attention"] == ["unreadable"]
+    assert rows["good"]["state"] == "submitted"
+    assert "unreadable" in cli("ls").out
+    assert cli("status", "bad").code == 12
 
 
 def test_dispose_of_what_is_not_there(cli: Cli) -> None:

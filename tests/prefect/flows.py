@@ -27,6 +27,19 @@ async def training(folder: str) -> JobResult:
     return await dispatch_job(key="train", command=["sh", "-c", WAITS, tell_who_runs(folder)])
 
 
+@flow
+async def nesting(folder: str) -> JobResult:
+    """The same job, in a subflow."""
+    return await training(folder)
+
+
+@flow
+async def failing(folder: str) -> None:
+    """A job that fails, in a task with retries and without a plan."""
+    command = ["sh", "-c", 'echo "$DISPATCH_SUBMISSION" >> "$0/lines"; exit 3', tell_who_runs(folder)]
+    await dispatch_job.with_options(retries=2, retry_delay_seconds=1)(key="train", command=command)
+
+
 @flow(on_cancellation=[cancel_jobs])
 async def submitting(folder: str) -> None:
     """The same job in a task that no cancel reaches."""
@@ -42,4 +55,5 @@ def end_with_standard_input() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=end_with_standard_input, daemon=True).start()
-    serve(training.to_deployment("tests"), submitting.to_deployment("tests"), pause_on_shutdown=False)
+    served = [one.to_deployment("tests") for one in (training, nesting, failing, submitting)]
+    serve(*served, pause_on_shutdown=False)

@@ -1,16 +1,20 @@
-"""The tests that import Prefect, run in Prefect's own environment."""
+"""The tests that import Prefect, run in Prefect's own environment, one file at a time."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from dispatch_core.environments import Environment, outside
 
+FILES = sorted(Path(__file__).with_name("inside").glob("test_*.py"))
+
 
 @pytest.mark.promise("F1")
-def test_inside_the_engines_environment(environment: Environment) -> None:
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_inside_the_engines_environment(environment: Environment, file: Path) -> None:
     ran = subprocess.run(
-        [environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/prefect/inside"],
+        [environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", file.relative_to(environment.root)],
         cwd=environment.root,
         env=outside(),
         text=True,

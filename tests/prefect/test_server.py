@@ -69,7 +69,8 @@ class Run:
 @pytest.fixture(scope="module")
 def runs(prefect: Prefect, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
     folder = tmp_path_factory.mktemp("runs")
-    started = {name: Run(prefect, "training", folder / name) for name in ("killed", "cancelled")}
+    wanted = {"killed": "training", "cancelled": "training", "failed": "failing"}
+    started = {name: Run(prefect, flow, folder / name) for name, flow in wanted.items()}
     yield started
     for one in started.values():
         one.end()
@@ -173,11 +174,22 @@ def check_cancelled(prefect: Prefect, run: Run) -> None:
     assert len(run.payloads) == 1
 
 
+@pytest.mark.promise("F1")
+@pytest.mark.promise("A4")
+def test_retries_are_the_jobs_not_the_tasks(prefect: Prefect, runs: dict[str, Run]) -> None:
+    run = runs["failed"]
+    run.until_state("FAILED")
+    assert run.words("lines") == ["1", "2", "3"]
+    assert len(run.record.submissions) == 3
+    query = "SELECT state_type, run_count FROM task_run WHERE flow_run_id = ?"
+    until(lambda: prefect.rows(query, run.id) == [{"state_type": "FAILED", "run_count": 1}], "one try of the task")
+
+
 @pytest.mark.long
 @pytest.mark.promise("F1")
 def test_a_process_that_has_to_end_leaves_its_job(prefect: Prefect, tmp_path: Path) -> None:
-    """Evicted, not cancelled: only the flow run's state tells."""
-    run = Run(prefect, "training", tmp_path / "evicted")
+    """Evicted, not cancelled: only the flow run's state tells. The rerun makes another subflow run, with this job."""
+    run = Run(prefect, "nesting", tmp_path / "evicted")
     try:
         run.until_it_runs()
         os.kill(run.processes[0], signal.SIGTERM)
@@ -188,6 +200,8 @@ def test_a_process_that_has_to_end_leaves_its_job(prefect: Prefect, tmp_path: Pa
         (run.folder / "go").touch()
         run.until_state("COMPLETED")
         assert len(run.payloads) == 1
+        calls = "SELECT id FROM flow_run WHERE parent_task_run_id IN (SELECT id FROM task_run WHERE flow_run_id = ?)"
+        assert len(prefect.rows(calls, run.id)) == 2
     finally:
         run.end()
 
@@ -195,7 +209,7 @@ def test_a_process_that_has_to_end_leaves_its_job(prefect: Prefect, tmp_path: Pa
 @pytest.mark.long
 @pytest.mark.promise("F1")
 def test_the_hook_cancels_what_was_submitted(prefect: Prefect, tmp_path: Path) -> None:
-    """No cancel reaches a submitted task: the runner kills its process after 30 s, then calls the hook."""
+    """Prefect tells a submitted task nothing: it asks, and the hook looks for what is left."""
     run = Run(prefect, "submitting", tmp_path / "submitted")
     try:
         run.until_it_runs()

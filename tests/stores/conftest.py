@@ -10,7 +10,7 @@ import pytest
 from dispatch_core.stores.contract import Store
 from dispatch_core.stores.migrations import upgrade
 from tests.postgres import PostgresServer
-from tests.stores.databases import Database, InMemory, OnPostgres, OnSqlite, administer
+from tests.stores.databases import Database, InMemory, OnPostgres, OnSqlite, Shelf, administer
 
 TEMPLATE = "dispatch_template"
 
@@ -30,11 +30,11 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: PostgresServer) -> str:
-    """A database with the tables in it, to copy."""
+def shelf(postgres_server: PostgresServer) -> Shelf:
+    """PostgreSQL databases with the tables in them."""
     asyncio.run(administer(postgres_server, f"CREATE DATABASE {TEMPLATE}"))
     asyncio.run(upgrade(postgres_server.url(TEMPLATE)))
-    return TEMPLATE
+    return Shelf(postgres_server, TEMPLATE)
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ async def sqlite(sqlite_template: Path, tmp_path: Path) -> AsyncIterator[OnSqlit
 
 
 @pytest.fixture
-async def postgresql(postgres_server: PostgresServer, postgres_template: str) -> AsyncIterator[OnPostgres]:
-    database = await OnPostgres.make(postgres_server, postgres_template)
+async def postgresql(shelf: Shelf) -> AsyncIterator[OnPostgres]:
+    database = await OnPostgres.make(shelf)
     yield database
     await database.end()
 

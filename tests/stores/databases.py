@@ -1,8 +1,6 @@
 """The databases of the conformance suite, each with the means to look behind its store and to break its connections."""
 
-import asyncio
 import sqlite3
-import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -19,6 +17,9 @@ from dispatch_core.stores.sql import SqlStore, open_store
 from tests.postgres import PostgresServer
 from tests.stores.proxy import Moment, Proxy, nothing
 
+TIMES = {"dispatch_job": ("created", "updated", "lease_until"), "dispatch_history": ("at",)}
+"""Where a database keeps what its clock said."""
+
 
 class Database(Protocol):
     """What a conformance test may do besides using the store."""
@@ -33,7 +34,7 @@ class Database(Protocol):
         """Put something else where a record was, round the store."""
 
     async def wait(self, seconds: float) -> None:
-        """Let the store's clock run on."""
+        """Let the store's clock run on; in a database, what it has written lies so much further back."""
 
 
 class InMemory:
@@ -75,9 +76,6 @@ class OnSql:
         self._stores.append(store)
         return store
 
-    async def wait(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
     async def end(self) -> None:
         for store in self._stores:
             await store.close()
@@ -102,6 +100,11 @@ class OnSqlite(OnSql):
     def query(self, statement: str, *values: object) -> list[Any]:
         with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
             return connection.execute(statement, values).fetchall()
+
+    async def wait(self, seconds: float) -> None:
+        for table, columns in TIMES.items():
+            back = [f"{name} = strftime('%Y-%m-%d %H:%M:%f', {name}, '-{seconds} seconds')" for name in columns]
+            self.query(f"UPDATE {table} SET {', '.join(back)}")
 
     async def open_breakable(self) -> SqlStore:
         return await self.open()
@@ -137,18 +140,18 @@ class OnSqlite(OnSql):
 class OnPostgres(OnSql):
     """One database on the tests' PostgreSQL server, reached directly or through a proxy."""
 
-    def __init__(self, server: PostgresServer, name: str, proxy: Proxy, port: int) -> None:
-        super().__init__(server.url(name))
-        self._server, self._name = server, name
+    def __init__(self, shelf: "Shelf", name: str, proxy: Proxy, port: int) -> None:
+        super().__init__(shelf.server.url(name))
+        self._shelf, self._name = shelf, name
         self.proxy = proxy
-        self._through_proxy = server.url(name, port)
+        self._through_proxy = shelf.server.url(name, port)
+        self.altered = False
+        """Whether more than rows was changed, so that the next test cannot have it."""
 
     @classmethod
-    async def make(cls, server: PostgresServer, template: str) -> "OnPostgres":
-        name = f"t{uuid.uuid4().hex[:12]}"
-        await administer(server, f"CREATE DATABASE {name} TEMPLATE {template}")
-        proxy = Proxy(server.host, server.port)
-        return cls(server, name, proxy, await proxy.start())
+    async def make(cls, shelf: "Shelf") -> "OnPostgres":
+        proxy = Proxy(shelf.server.host, shelf.server.port)
+        return cls(shelf, await shelf.take(), proxy, await proxy.start())
 
     @property
     def broken(self) -> int:
@@ -162,7 +165,17 @@ class OnPostgres(OnSql):
         await self.query("UPDATE dispatch_job SET document = $1 WHERE uid = $2", document, uid)
 
     async def query(self, statement: str, *values: object) -> list[Any]:
-        return await administer(self._server, statement, *values, database=self._name)
+        return await administer(self._shelf.server, statement, *values, database=self._name)
+
+    async def wait(self, seconds: float) -> None:
+        for table, columns in TIMES.items():
+            back = [f"{name} = {name} - make_interval(secs => {seconds})" for name in columns]
+            await self.query(f"UPDATE {table} SET {', '.join(back)}")
+
+    async def alter(self, statement: str) -> None:
+        """Change the tables themselves."""
+        self.altered = True
+        await self.query(statement)
 
     async def open_breakable(self) -> SqlStore:
         return self._opened(self._through_proxy)
@@ -180,7 +193,30 @@ class OnPostgres(OnSql):
     async def end(self) -> None:
         await super().end()
         await self.proxy.stop()
-        await administer(self._server, f"DROP DATABASE {self._name} WITH (FORCE)")
+        if not self.altered:
+            await self.query("TRUNCATE dispatch_job, dispatch_history")
+            self._shelf.put_back(self._name)
+
+
+class Shelf:
+    """Databases with the tables in them, each used by one test after the other."""
+
+    def __init__(self, server: PostgresServer, template: str) -> None:
+        self.server = server
+        self._template = template
+        self._made = 0
+        self._free: list[str] = []
+
+    async def take(self) -> str:
+        if self._free:
+            return self._free.pop()
+        self._made += 1
+        name = f"dispatch_{self._made}"
+        await administer(self.server, f"CREATE DATABASE {name} TEMPLATE {self._template}")
+        return name
+
+    def put_back(self, name: str) -> None:
+        self._free.append(name)
 
 
 async def administer(server: PostgresServer, statement: str, *values: object, database: str = "postgres") -> list[Any]:

@@ -9,7 +9,9 @@ import threading
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import aiosqlite
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.dialects import mysql
@@ -79,7 +81,7 @@ class TestUnavailable:
         if isinstance(breakable, OnSqlite):
             breakable.query("DROP TABLE dispatch_job")
         else:
-            await breakable.query("DROP TABLE dispatch_job")
+            await breakable.alter("DROP TABLE dispatch_job")
         for use in (store.read("x"), created(store), store.jobs(), store.history("x"), committed(store, fresh())):
             with pytest.raises(StoreUnavailable, match="`dispatch db upgrade`") as caught:
                 await use
@@ -130,7 +132,7 @@ class TestUnavailable:
 
     async def test_what_a_job_holds_is_in_no_error(self, postgresql: OnPostgres) -> None:
         store = await postgresql.open()
-        await postgresql.query("ALTER TABLE dispatch_job ADD CHECK (length(document) < 10)")
+        await postgresql.alter("ALTER TABLE dispatch_job ADD CHECK (length(document) < 10)")
         with pytest.raises(BadInput) as caught:
             await created(store, fresh(command="--token=hunter2"))
         assert "hunter2" not in str(caught.value.__cause__)
@@ -158,8 +160,24 @@ class TestConnections:
             synchronous = (await connection.exec_driver_sql("PRAGMA synchronous")).scalar()
         assert (mode, synchronous) == ("wal", 2)
 
+    async def test_of_sqlite_take_the_right_to_write_first(
+        self, sqlite: OnSqlite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that reads first and then wants to write is refused at once when another was faster."""
+        store, execute, words = await sqlite.open(), aiosqlite.Cursor.execute, []
+
+        async def listening(cursor: aiosqlite.Cursor, *arguments: Any) -> aiosqlite.Cursor:
+            words.append(" ".join(arguments[0].split()[:2]))
+            return await execute(cursor, *arguments)
+
+        record = await created(store)
+        monkeypatch.setattr(aiosqlite.Cursor, "execute", listening)
+        await committed(store, await store.read(record.key))
+        assert words == ['SELECT dispatch_job."key",', "BEGIN IMMEDIATE", "UPDATE dispatch_job", "INSERT INTO"]
+
     async def test_of_postgresql_do_not_keep_a_row_for_ever(self, postgresql: OnPostgres) -> None:
         store = await postgresql.open()
+        await store.jobs()
         async with store._engine.connect() as connection:
             idle = (await connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout")).scalar()
             isolation = (await connection.exec_driver_sql("SHOW transaction_isolation")).scalar()
@@ -212,6 +230,7 @@ class TestTwoAtOnce:
 
 class TestSchema:
     async def test_of_its_own(self, postgresql: OnPostgres) -> None:
+        postgresql.altered = True
         await upgrade(postgresql.url, schema="jobs'n\"all")
         store, public = open_store(postgresql.url, schema="jobs'n\"all"), await postgresql.open()
         record = await created(store)

@@ -1,5 +1,6 @@
 """The tables in Airflow's metadata database, made by Airflow's own commands."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,56 +9,80 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, text
 
 from dispatch_core.stores import migrations
 from tests.postgres import PostgresServer
 
 OURS = {"dispatch_job", "dispatch_history", "dispatch_alembic_version"}
+MANAGER = "airflow_provider.db.DispatchDBManager"
+
+# Several commands of Airflow in one interpreter, which takes longer to start than any of them; after each, what the
+# database then has.
+COMMANDS = """
+import json, os, sys
+from airflow import settings
+from airflow.cli.cli_parser import get_parser
+from sqlalchemy import create_engine, inspect, text
+
+told = open(sys.argv[1], "w")
+url, commands = json.loads(sys.argv[2])
+for words in commands:
+    if words[0] == "db-manager":
+        os.environ["AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS"] = words[2]
+    arguments = get_parser().parse_args(words)
+    try:
+        failed = bool(arguments.func(arguments))
+    except (SystemExit, Exception) as error:
+        failed = repr(error)
+    os.environ.pop("AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS", None)
+    settings.Session.remove()  # else its transaction is in the way of the next command's
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        tables = inspect(connection).get_table_names()
+        version = "dispatch_alembic_version"
+        row = connection.execute(text(f"SELECT * FROM {version}")).scalar() if version in tables else None
+    engine.dispose()
+    print(json.dumps({"failed": failed, "tables": tables, "revision": row}), file=told, flush=True)
+"""
 
 
-class Airflow:
-    """An Airflow that has nothing but a database."""
+class After:
+    """What one command came to."""
 
-    def __init__(self, home: Path, url: str) -> None:
-        self.url = url
-        self.environment = {
-            **os.environ,
-            "AIRFLOW_HOME": str(home),
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        }
+    def __init__(self, line: str) -> None:
+        found = json.loads(line)
+        self.failed: bool | str = found["failed"]
+        self.tables = set(found["tables"])
+        self.revision: str | None = found["revision"]
 
-    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "airflow", *words],
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=180,
-        )
 
-    def tables(self) -> set[str]:
-        engine = create_engine(self.url)
-        try:
-            return set(inspect(engine).get_table_names())
-        finally:
-            engine.dispose()
-
-    def revision(self) -> str | None:
-        engine = create_engine(self.url)
-        try:
-            with engine.connect() as connection:
-                return connection.execute(text("SELECT version_num FROM dispatch_alembic_version")).scalar()
-        finally:
-            engine.dispose()
+def run(home: Path, url: str, *commands: str) -> list[After]:
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    words, told = [command.split() for command in commands], home / "told"
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, str(told), json.dumps([url, words])],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    return [After(line) for line in told.read_text().splitlines()]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def airflow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Airflow]:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database for Airflow."""
     if request.param == "sqlite":
-        yield Airflow(tmp_path, f"sqlite:///{tmp_path}/airflow.db")
+        yield f"sqlite:///{tmp_path}/airflow.db"
         return
     if find_spec("psycopg2") is None:
         pytest.skip("Airflow reaches PostgreSQL through psycopg2, which is not installed here")
@@ -66,41 +91,41 @@ def airflow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Airflow]
     maker = create_engine(address.replace("/airflow", "/postgres"), isolation_level="AUTOCOMMIT")
     with maker.connect() as connection:
         connection.execute(text("CREATE DATABASE airflow"))
-    yield Airflow(tmp_path, address)
+    yield address
     with maker.connect() as connection:
         connection.execute(text("DROP DATABASE airflow WITH (FORCE)"))
     maker.dispose()
 
 
 @pytest.mark.promise("A2")
-def test_airflow_makes_checks_drops_and_makes_again(airflow: Airflow) -> None:
-    migrated = airflow.run("db", "migrate")
-    assert migrated.returncode == 0, migrated.stderr
-    assert OURS | {"dag_run", "task_instance"} <= airflow.tables()
-    assert airflow.revision() == migrations.newest()
-    assert airflow.run("db", "check-migrations").returncode == 0
-
-    # A database that has Airflow's tables and none of ours, as on the day that dispatch is installed.
-    manager = "airflow_provider.db.DispatchDBManager"
-    named = {"AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS": manager}
-    downgraded = airflow.run("db-manager", "downgrade", manager, "--to-revision", "base", "-y", **named)
-    assert downgraded.returncode == 0, downgraded.stderr
-    assert "dispatch_job" not in airflow.tables()
-    assert airflow.run("db", "check-migrations", "-t", "1").returncode == 1
-    assert airflow.run("db", "migrate").returncode == 0
-    assert airflow.run("db", "check-migrations").returncode == 0
-    assert {"dispatch_job", "dispatch_history"} <= airflow.tables()
-
-    reset = airflow.run("db", "reset", "-y")
-    assert reset.returncode == 0, reset.stderr
-    assert airflow.tables() >= OURS
-    assert airflow.revision() == migrations.newest()
+def test_airflow_makes_checks_drops_and_makes_again(url: str, tmp_path: Path) -> None:
+    made, checked, dropped, missing, made_again, checked_again, reset = run(
+        tmp_path,
+        url,
+        "db migrate",
+        "db check-migrations",
+        f"db-manager downgrade {MANAGER} --to-revision base -y",
+        # As on the day that dispatch is installed beside an Airflow that runs.
+        "db check-migrations -t 1",
+        "db migrate",
+        "db check-migrations",
+        "db reset -y",
+    )
+    for one in (made, checked, dropped, made_again, checked_again, reset):
+        assert not one.failed
+    assert missing.failed
+    assert OURS | {"dag_run", "task_instance"} <= made.tables
+    assert "dispatch_job" not in dropped.tables
+    assert made_again.tables == made.tables
+    assert reset.tables == made.tables
+    assert made.revision == made_again.revision == reset.revision == migrations.newest()
 
 
 @pytest.mark.promise("A2")
 async def test_tables_made_by_dispatch_are_taken_over(tmp_path: Path) -> None:
-    airflow = Airflow(tmp_path, f"sqlite:///{tmp_path}/airflow.db")
-    await migrations.upgrade(airflow.url)
-    assert airflow.run("db", "migrate").returncode == 0
-    assert airflow.run("db", "check-migrations").returncode == 0
-    assert await migrations.current(airflow.url) == migrations.newest()
+    url = f"sqlite:///{tmp_path}/airflow.db"
+    await migrations.upgrade(url)
+    made, checked = run(tmp_path, url, "db migrate", "db check-migrations")
+    assert not made.failed
+    assert not checked.failed
+    assert made.revision == migrations.newest()

@@ -138,9 +138,15 @@ def test_a_job_that_could_not_run_is_not_tried_again(deployment: Deployment, opt
     assert deployment.records() == []
 
 
+def test_a_missing_connection_is_tried_again(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_DISPATCH_DEFAULT")
+    with pytest.raises(BadInput, match="is not defined here"):
+        deployment.operator().execute(context())
+
+
 def test_a_secret_that_cannot_be_read_stops_the_job_before_it_is_written(deployment: Deployment) -> None:
     spec = {"command": ["true"], "secret_environment": {"TOKEN": {"file": "/nowhere"}}}
-    with pytest.raises(AirflowFailException, match="the secret in file '/nowhere' cannot be read"):
+    with pytest.raises(BadInput, match="the secret in file '/nowhere' cannot be read"):
         DispatchOperator(task_id="train", spec=spec).execute(context())
     assert deployment.records() == []
 

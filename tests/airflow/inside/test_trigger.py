@@ -283,6 +283,21 @@ async def _none_left() -> bool:
     return not trigger._ending and not sites._shared
 
 
+async def test_a_kill_while_the_store_is_away_is_not_lost(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "task_state", lambda instance: "failed")
+    monkeypatch.setattr(trigger, "AGAIN_SECONDS", (0.3,) * 10)
+    made = await submitted(deployment)
+    away = deployment.folder / "away.db"
+    (deployment.folder / "jobs.db").rename(away)
+    asyncio.get_running_loop().call_later(0.5, away.rename, deployment.folder / "jobs.db")
+    await made.on_kill()
+    record = await read(deployment)
+    assert record.outcome is not None
+    assert record.settled
+
+
 async def test_the_event_is_one_that_airflow_can_store(deployment: Deployment) -> None:
     made = await submitted(deployment)
     (event,) = [event async for event in made.run()]

@@ -16,10 +16,11 @@ import pytest
 
 from dispatch_core.stores.migrations import upgrade
 
-# Before anything imports Prefect, which reads its settings once: none of the person who runs the tests, no server.
-os.environ |= {"PREFECT_HOME": "/nonexistent", "PREFECT_API_URL": "http://127.0.0.1:9/api"}
-
-collect_ignore_glob = [] if find_spec("prefect") else ["*.py"]
+if find_spec("prefect"):
+    # Before anything imports Prefect, which reads its settings once: nobody's settings, and no server.
+    os.environ |= {"PREFECT_HOME": "/nonexistent", "PREFECT_API_URL": "http://127.0.0.1:9/api"}
+else:
+    collect_ignore_glob = ["*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

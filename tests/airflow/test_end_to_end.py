@@ -1,0 +1,115 @@
+"""Real jobs in a real Airflow of four programs, through what befalls its workers and triggerers.
+
+Runs are counted by the lines that the payloads wrote; the record is read from Airflow's own database with plain SQL.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.demo.witness import Line
+from tests.airflow.conftest import Airflow, assert_settled
+
+LISTED_SECONDS = 10.0
+
+
+@pytest.mark.promise("A1")
+@pytest.mark.promise("A2")
+def test_the_row_is_in_airflows_own_database_beside_its_dag_run(airflow: Airflow) -> None:
+    run = airflow.begin("plain", "row")
+    run.wait_until_it_runs()
+    slots = airflow.rows("SELECT count(*) AS n FROM task_instance WHERE state IN ('running', 'queued')")
+    assert slots == [{"n": 0}], "a worker waits with it"
+    run.go()
+    run.wait_until_done()
+    run.assert_one_run()
+    both = airflow.rows(
+        "SELECT d.dag_id, d.run_id, j.key, j.revision FROM dag_run d JOIN dispatch_job j"
+        " ON j.key = 'airflow/' || d.dag_id || '/' || d.run_id || '/job/-1/0' WHERE d.run_id = ?",
+        run.id,
+    )
+    assert [(row["dag_id"], row["revision"]) for row in both] == [("plain", run.job().record.revision)]
+    assert (
+        len(airflow.rows("SELECT * FROM dispatch_history WHERE uid = ?", run.job().record.uid)) == both[0]["revision"]
+    )
+
+
+@pytest.mark.promise("A1")
+def test_a_triggerer_that_is_killed_and_replaced_loses_nothing(airflow: Airflow) -> None:
+    run = airflow.begin("plain", "killed")
+    run.wait_until_it_runs()
+    run.wait("it is supervised", lambda: run.job().row["lease_owner"])
+    airflow.crash("triggerer")
+    run.go()  # it ends while nobody supervises it
+    airflow.restart("triggerer")
+    run.wait_until_done()
+    run.assert_one_run()
+    supervisors = {told.actor for told in run.history()[1:]}
+    assert len(supervisors) == 2
+
+
+@pytest.mark.promise("A4")
+def test_a_worker_lost_between_the_record_and_deferring_is_made_up_for(airflow: Airflow) -> None:
+    run = airflow.begin("lost_worker")
+    stopped = Path(run.folder, "stopped")
+    run.wait("the worker has made the record and not deferred", stopped.exists)
+    first = run.job()
+    assert (run.lines(), first.record.submissions) == ([], ()), "a worker launches nothing"
+    was = run.instance()
+    for pid in map(int, stopped.read_text().split()):
+        os.kill(pid, signal.SIGKILL)
+    run.wait("another try has begun", lambda: run.instance()["try_number"] == 2)
+    run.wait_until_it_runs()
+    assert run.instance()["id"] != was["id"]
+    run.go()
+    run.wait_until_done()
+    run.assert_one_run()
+    assert run.job().record.uid == first.record.uid
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.promise("A1")
+def test_two_triggerers_that_run_one_trigger_run_one_job(airflow: Airflow, second_triggerer: str) -> None:
+    """The first one's own program stops, and its triggers go on in the child that it forked: Airflow gives them away,
+    and when it goes on, it believes that they were taken from it by a person, and kills them."""
+    run = airflow.begin("plain", "twice")
+    run.wait_until_it_runs()
+    owner = run.wait("a triggerer has the trigger", lambda: airflow.owner(run))
+    os.kill(airflow.pids[owner], signal.SIGSTOP)
+    try:
+        run.wait("the other one has it", lambda: airflow.owner(run) not in ("", owner))
+        run.wait("the other one runs it", lambda: run.logged("attends to job") == 2)
+    finally:
+        os.kill(airflow.pids[owner], signal.SIGCONT)
+    run.wait("the first one was told to kill it, and did not", lambda: run.logged("goes on: its task is deferred"))
+    run.go()
+    run.wait_until_done()
+    run.assert_one_run()
+    assert not any("cancel" in told.line for told in run.history())
+
+
+@pytest.mark.promise("A3")
+def test_fifty_deferred_operators_list_the_spool_once_a_second_in_all(airflow: Airflow) -> None:
+    run = airflow.begin("fifty")
+    run.wait("all are deferred", lambda: list(run.states().values()) == ["deferred"] * 50, 240.0)
+    run.wait("all triggers share the listings", lambda: airflow.listings().triggers == 50)
+    began = airflow.listings()
+    run.wait("ten seconds later", lambda: airflow.listings().seconds > began.seconds + LISTED_SECONDS)
+    ended = airflow.listings()
+    assert (began.triggers, ended.triggers) == (50, 50)
+    assert 0 < ended.count - began.count <= (ended.seconds - began.seconds) + 1
+    run.go()
+    run.wait("all have ended", lambda: set(run.states().values()) == {"success"}, 240.0)
+    jobs = run.jobs()
+    assert len(jobs) == 50
+    for job in jobs:
+        assert job.opened == [(1, 1)]
+        assert_settled(job)
+    for number in range(50):
+        assert run.lines(f"fifty-{number}") == [
+            Line(submission=1, run=1, what="start"),
+            Line(submission=1, run=1, what="end"),
+        ]
+    assert max(airflow.blocked(), default=0.0) < 5.0, "the loop of the triggerer stood still"
