@@ -224,7 +224,7 @@ class _Loop:
         )
         self.held = []
         for line in lines:
-            log.info("job %s: %s", read.key, line)
+            log.info("%s (job %s)", line, read.key)  # the news first: engines cut long lines
         return record
 
     async def _commit_evidence(self, facts: Sequence[Evidence]) -> None:

@@ -78,4 +78,6 @@ class Report:
         self.say(f"\n{text}")
 
     def _table(self, name: str, row: dict[str, Any]) -> None:
-        self.say(f"  {name:13s} " + "  ".join(f"{column}={value}" for column, value in row.items()))
+        for column, value in row.items():
+            self.say(f"  {name:13s} {column:12s} {value}")
+            name = ""
