@@ -31,7 +31,7 @@ class Receipt(Value, frozen=True):
     key: str
     uid: str
     revision: int
-    """At which the outcome was read or committed."""
+    """The one that the outcome's commit made."""
     result: Result
     """The outcome that stands: not `cancelled` where the job had another before."""
     at: datetime
@@ -48,7 +48,7 @@ def receipt(record: Record) -> Receipt | None:
     return Receipt(
         key=record.key,
         uid=record.uid,
-        revision=record.revision,
+        revision=record.outcome.revision,
         result=record.outcome.result,
         at=record.outcome.at,
         clean=record.settled,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from dispatch_core.adapters.contract import Adapter
 from dispatch_core.errors import DispatchError, Displaced, Owned, SchedulerUnavailable
+from dispatch_core.reasons import FOR_A_PERSON
 from dispatch_core.record import Record, State, read_name
 from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Secrets, Supervisor, no_secrets
@@ -22,7 +23,8 @@ log = logging.getLogger(__name__)
 class Janitor:
     """Adopts every unattended record of a store whose cluster is among `adapters`, until it is cancelled.
 
-    `period_seconds`: how often it looks. `once` ends it when every record that it found is settled or attended to.
+    `period_seconds`: how often it looks. `once` ends it when every record that it found is settled, attended to by
+    another, or waits for what only a person can say.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class Janitor:
                     return
                 if once:
                     await asyncio.wait(adopted.values(), timeout=self.period_seconds)
+                    if await self._left_to_persons(frozenset(adopted)):
+                        return
                 else:
                     await asyncio.sleep(self.period_seconds)
         finally:
@@ -68,6 +72,11 @@ class Janitor:
         jobs = await self.store.jobs(settled=False)
         free = [job.record for job in jobs if job.owner is None and job.record is not None]
         return [record for record in free if record.scheduler in self.adapters]
+
+    async def _left_to_persons(self, uids: frozenset[str]) -> bool:
+        """Whether each of these jobs waits for what only a person can say."""
+        waits = [job.record.wait for job in await self.store.jobs(settled=False, uids=uids) if job.record is not None]
+        return bool(waits) and all(wait is not None and wait.reason in FOR_A_PERSON for wait in waits)
 
     async def sweep(self) -> None:
         """Retire and stop what is alive of settled records."""

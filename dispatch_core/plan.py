@@ -110,6 +110,10 @@ class Delay(Value, frozen=True):
         return plain * (1.0 + self.jitter * draw)
 
 
+LARGEST_FACTOR = 1000
+"""Of memory or time, from one submission to the next."""
+
+
 class Changes(Value, frozen=True):
     """How a resubmission differs from the submission that ended."""
 
@@ -125,7 +129,7 @@ class Changes(Value, frozen=True):
         """The spec of the next submission, after a run on `nodes`."""
         memory = spec.memory_bytes
         if memory is not None:
-            memory = int(memory * self.memory_factor)
+            memory = int(min(memory * self.memory_factor, 2.0**62))
             memory = memory if self.memory_cap_bytes is None else min(memory, self.memory_cap_bytes)
         limit = spec.time_limit_seconds
         if limit is not None:
@@ -318,8 +322,8 @@ def _action_problems(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("delay",), f"rule {name!r} does {rule.do}, which has no delay"
     if rule.do is not Action.RESUBMIT and rule.changes != Changes():
         yield ("changes",), f"rule {name!r} does {rule.do}; only a resubmit can change the spec"
-    if rule.changes.memory_factor <= 0 or rule.changes.time_limit_factor <= 0:
-        yield ("changes",), f"the factors of {name!r} must be above 0"
+    if not all(0 < factor <= LARGEST_FACTOR for factor in (rule.changes.memory_factor, rule.changes.time_limit_factor)):
+        yield ("changes",), f"the factors of {name!r} must be above 0, and {LARGEST_FACTOR} at most"
 
 
 def _condition_problems(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -337,7 +341,7 @@ def _condition_problems(rule: Rule) -> Iterator[tuple[tuple[str | int, ...], str
     if when.message is not None:
         try:
             re.compile(when.message)
-        except re.error as error:
+        except (re.error, OverflowError) as error:
             yield ("when", "message"), f"the message pattern of {name!r} is not a regular expression: {error}"
 
 

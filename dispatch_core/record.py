@@ -210,6 +210,8 @@ class Outcome(Value, frozen=True):
     by: str
     message: str = ""
     exit_code: int | None = None
+    revision: int = 0
+    """The one that its commit made: a cancel's receipt names it."""
 
 
 class Wait(Value, frozen=True):
@@ -327,13 +329,11 @@ def _broken_submission(record: Record, submission: Submission) -> Iterator[str]:
 
 
 def _broken_outcome(record: Record) -> Iterator[str]:
-    if record.outcome is None:
-        if record.settled:
-            yield "it is settled without an outcome"
-        return
-    if record.intents:
+    if record.outcome is None and record.settled:
+        yield "it is settled without an outcome"
+    if record.outcome is not None and record.intents:
         yield "it has an outcome and an intent"
-    if any(not hold.lifted for hold in record.holds):
+    if record.outcome is not None and any(not hold.lifted for hold in record.holds):
         yield "it has an outcome and a hold"
 
 

@@ -269,7 +269,7 @@ def concluded(record: Record, outcome: Outcome) -> Record:
     """The record with an outcome: holds lifted, resubmits and requeues not yet carried out dropped (X1)."""
     return replace(
         record,
-        outcome=outcome,
+        outcome=replace(outcome, revision=record.revision + 1),
         intents=(),
         holds=tuple(replace(hold, lifted=True) for hold in record.holds),
         wait=None,

@@ -84,8 +84,8 @@ class Attendance:
                     await self._cancel_if(heard_of_cancel, record)
             return work.result()
         except (Exception, GeneratorExit):
-            for left in (submitted, work):
-                left.cancel()
+            submitted.cancel()
+            work.cancel()
             raise
         except BaseException:  # a cancellation, or the signal that Prefect raises as an exception of its own
             # On its own as well: Python 3.11's timeouts do not work any more in what was cancelled.

@@ -93,6 +93,7 @@ BEGINNINGS = (
     (*RUNNING, "o1 reruns after preempted", "a passes"),
     ("a passes, reply lost", "a's start 1.1 lands", "a passes"),
     ("a passes, nothing arrives", "time +31s", "a passes, nothing arrives", "a's start 1.1 lands"),
+    ("a passes, nothing arrives", "time +31s", "a passes", "a passes", "a's start 1.1 lands"),
     ("ann holds: wait", "a passes", "a passes", "a passes", "ann releases", "a passes, nothing arrives"),
     (*OPENED, "time +61s", "a passes, nothing arrives"),
     (*RUNNING, "ann cancels", "a passes, nothing arrives"),

@@ -22,11 +22,14 @@ from dispatch_core.janitor import Janitor
 from dispatch_core.jobfile import JobFile, read_job
 from dispatch_core.places import SCHEDULERS, problems_on
 from dispatch_core.record import Record, Result
-from dispatch_core.status import advice, outcome_words, state_of
+from dispatch_core.status import advice, attention, outcome_words, state_of
 from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Supervisor
 
 LARGEST_FILE_BYTES = 1_000_000
+
+EVERY_SECONDS, ONCE_SECONDS = 30.0, 5.0
+"""How often `supervise` without a key looks for jobs that nobody supervises."""
 
 CODES = {Result.SUCCEEDED: exits.FINE, Result.FAILED: exits.FAILED, Result.CANCELLED: exits.CANCELLED}
 
@@ -167,10 +170,16 @@ def _janitor(session: Session, once: bool) -> int:
 
         async with session.opened() as plain, session.scheduler("local") as adapter:
             screen.say("supervising every job that nobody supervises" + ("" if once else "; Ctrl-C leaves"))
-            janitor = Janitor(Told(plain, tell), {"local": adapter}, secrets=sources.read_secret)
+            period = ONCE_SECONDS if once else EVERY_SECONDS
+            janitor = Janitor(Told(plain, tell), {"local": adapter}, secrets=sources.read_secret, period_seconds=period)
             with logged(screen):
                 await janitor.run(once=once)
-        screen.result({"supervised": sorted(adopted)}, [f"nothing is left: {plural(len(adopted), 'job')} supervised"])
+            left = sum(bool(attention(row)) for row in await plain.jobs(settled=False))
+        screen.result(
+            {"supervised": sorted(adopted)}, [f"nothing is left to do: {plural(len(adopted), 'job')} supervised"]
+        )
+        if left:
+            screen.say(f"{plural(left, 'job needs', 'jobs need')} attention: {session.command('ls', '--attention')}")
         return exits.FINE
 
     try:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -91,14 +92,14 @@ def soon(seconds: float = 60.0) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def of_spool(spool: Path) -> list[int]:
-    """The runners of a spool, and whatever else has it on its command line or among its open files."""
+def at_work_in(folder: Path) -> list[int]:
+    """Whoever has a file below this folder open, or on its command line: runners, payloads, and what they started."""
     found = []
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
             files = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
             told = read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")
-            if pid != os.getpid() and any(text.startswith(f"{spool}/") for text in files + told):
+            if pid != os.getpid() and any(text.startswith(f"{folder}/") for text in files + told):
                 found.append(pid)
     return found
 
@@ -115,18 +116,24 @@ async def local_rig(folder: Path, slots: int = 64, grace_seconds: float = 1.0) -
         yield rig
     finally:
         await rig.scheduler.close()
-        if rig.spool.is_dir():
-            last = connect()
-            await end_everything(last)
-            await last.close()
-        async for _ in rig.patiently():
-            if not of_spool(rig.spool):
-                break
-        assert of_spool(rig.spool) == []
+        try:
+            if rig.spool.is_dir():
+                last = connect()
+                await end_everything(last)
+                await last.close()
+            async for _ in rig.patiently():
+                if not at_work_in(folder):
+                    break
+        finally:
+            left = at_work_in(folder)
+            for pid in left:  # the scheduler under test did not end it, and nobody else will
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        assert left == []
 
 
 async def end_everything(scheduler: LocalScheduler) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(30):
         while True:
             shown = (await scheduler.everything()).objects
             alive = [sighting for sighting in shown if sighting.name and sighting.state is not State.ENDED]

@@ -19,10 +19,11 @@ from dispatch_core.adapters.contract import Target
 from dispatch_core.adapters.local import calls
 from dispatch_core.adapters.local import spool as places
 from dispatch_core.adapters.local.leftovers import Marks
+from dispatch_core.adapters.local.look import look
 from dispatch_core.adapters.local.runner import OutOfMemory
 from dispatch_core.plan import Cause, End, Secret, Spec
 from dispatch_core.record import Answer, State
-from tests.adapters.local import LocalRig, local_rig, of_spool, soon
+from tests.adapters.local import LocalRig, at_work_in, local_rig, soon
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ async def test_a_second_runner_gives_up_whenever_it_comes(rig: LocalRig) -> None
     async def again() -> None:
         await asyncio.to_thread(calls.spawn, str(rig.spool / "objects" / target.id), 1)
         async for _ in rig.patiently():
-            if len(of_spool(rig.spool)) <= (3 if (await case.seen(target.id)).state is State.RUNNING else 1):
+            if len(at_work_in(rig.spool)) <= (3 if (await case.seen(target.id)).state is State.RUNNING else 1):
                 return
         raise AssertionError("the second runner stays")
 
@@ -227,6 +228,30 @@ async def test_a_pid_that_was_given_away_is_not_believed(rig: LocalRig) -> None:
         os.kill(runner, signal.SIGKILL)
         assert (await ended(case, target)).cause is Cause.NODE_FAILURE
         assert stranger.poll() is None
+
+
+def test_a_runner_that_ends_while_it_is_looked_at_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes its end and goes between the look at its end and the look at its flock, in whichever order they are."""
+    folder = tmp_path / "0123456789abcdef"
+    where = folder / places.RUNS / "1"
+    where.mkdir(parents=True)
+    places.write_json(str(where / places.LAUNCHED), {"boot": places.boot(), "runner": 1})
+    held = places.make_held(str(where / places.RUNNER))
+    assert held is not None
+    real = places.is_held
+
+    def ending(path: str) -> bool:
+        if path.endswith(places.RUNNER) and not (where / places.END).exists():
+            places.write_json(str(where / places.END), {"cause": "completed", "exit_code": 0})
+            places.drop(held)
+        return real(path)
+
+    monkeypatch.setattr(places, "is_held", ending)
+    seen = look(str(folder))
+    assert (seen.state, seen.failed) == (State.ENDED, False)
+    assert seen.end == End(cause=Cause.COMPLETED, exit_code=0)
 
 
 async def test_a_host_that_was_restarted_is_told_of(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,6 +343,7 @@ async def test_who_reads_along_is_not_taken_for_a_leftover(rig: LocalRig) -> Non
         marks = Marks(str(folder), target.id, target.run)
         assert payload in marks.found()
         assert reader.pid not in marks.found()
+        marks.signal([reader.pid], signal.SIGKILL)  # as if its pid had been given away since it was found
         os.kill(runner_of(rig, target), signal.SIGKILL)
         await case.until(target, State.ENDED)
         assert reader.poll() is None
@@ -357,12 +383,38 @@ async def test_a_run_that_waits_for_a_slot_is_pending_and_can_be_held_and_stoppe
         assert (await case.adapter.stop(third, await case.in_time())).answer is Answer.DONE
         assert (await case.seen(second.id)).state is State.HELD
         assert (await ended(case, third)).message == "stopped before it began"
+        fourth = await case.started(attempt=4)
+        await case.adapter.stop(fourth, soon())
+        assert (await case.adapter.open(fourth, soon())).answer is Answer.REFUSED
         await rig.go(case.line)
         assert (await ended(case, first)).cause is Cause.COMPLETED
         await case.stays(second, State.HELD, runs=1)
         await case.adapter.release(second, await case.in_time())
         assert (await ended(case, second)).cause is Cause.COMPLETED
         await case.ran(2)
+
+
+@pytest.mark.promise("G2")
+@pytest.mark.parametrize(("mark", "state"), [(places.HOLD, State.HELD), (places.STOP, State.ENDED)])
+async def test_a_call_that_lands_right_before_the_launch_is_heeded(tmp_path: Path, mark: str, state: State) -> None:
+    """The runner has its slot, saw neither hold nor stop, and waits for the claim that the call has."""
+    async with local_rig(tmp_path, slots=1) as rig:
+        case, other = Case(rig), Case(rig)
+        first = await other.running()
+        target = await case.started()
+        await case.open(target)
+        await case.until(target, State.PENDING)
+        with places.claimed(str(rig.spool / "objects" / target.id), seconds=10.0):
+            await rig.go(other.line)
+            await ended(other, first)
+            slot = str(rig.spool / places.SLOTS / "0")
+            async for _ in rig.patiently():
+                if not at_work_in(run_folder(rig, first)) and places.is_held(slot):
+                    break
+            await asyncio.sleep(0.2)
+            places.write(str(run_folder(rig, target) / mark), b"")
+        await case.until(target, state)
+        await case.stays(target, state)
 
 
 async def test_a_time_limit_ends_a_run_that_ignores_it(rig: LocalRig) -> None:

@@ -68,15 +68,15 @@ async def test_snapshots_begin_no_more_often_than_agreed() -> None:
         times.append(loop.time())
         return len(times)
 
-    snapshots = Snapshots(take, 0.05)
+    snapshots = Snapshots(take, 0.1)
 
     async def job() -> None:
         for _ in range(4):
             await snapshots.next()
 
-    await asyncio.gather(*(job() for _ in range(5000)))
+    await asyncio.gather(*(job() for _ in range(50)))
     assert snapshots.count == len(times) == 4
-    assert all(after - before >= 0.049 for before, after in itertools.pairwise(times))
+    assert all(after - before >= 0.099 for before, after in itertools.pairwise(times))
     await snapshots.close()
 
 

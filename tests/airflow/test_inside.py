@@ -17,7 +17,7 @@ from dispatch_core.environments import Environment, outside
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-INSIDE_SECONDS = 300
+INSIDE_SECONDS = 600
 
 Results = dict[tuple[str, str], tuple[list[str], list[str]]]
 """File and function: what failed of it and what was skipped, nothing where all its cases passed."""

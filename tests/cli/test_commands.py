@@ -390,6 +390,14 @@ def test_the_janitor_settles_what_nobody_supervises(cli: Cli) -> None:
     assert cli("supervise", "a", "--once").code == 2
 
 
+def test_the_janitor_does_not_wait_for_persons_once(cli: Cli) -> None:
+    cli("submit", cli.job("k", "exit 3", HOLD_RULE))
+    ran = cli("supervise", "--once")
+    assert (ran.code, ran.out) == (0, "nothing is left to do: 1 job supervised\n")
+    assert ran.err.endswith("1 job needs attention: dispatch ls --attention\n")
+    assert cli("status", "k").code == 22
+
+
 @pytest.mark.promise("O1")
 def test_supervise_leaves_a_job_to_the_one_that_has_it(cli: Cli) -> None:
     cli("submit", cli.job("k", "true"))

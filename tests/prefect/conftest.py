@@ -17,8 +17,7 @@ def environment() -> Environment:
 def prefect(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prefect]:
     """A server that was set up once, and a runner that serves `flows`."""
     served = Prefect(environment, tmp_path_factory.mktemp("prefect"))
-    with served.server():
+    with served.server(), served.started(environment.python, "tests/prefect/flows.py"):
         made = served.run(environment.python, "-m", "prefect_collection.setup")
         assert made.returncode == 0, made.stderr
-        with served.started(environment.python, "tests/prefect/flows.py"):
-            yield served
+        yield served

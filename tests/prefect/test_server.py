@@ -123,11 +123,9 @@ def test_the_jobs_row_stands_beside_its_flow_run(prefect: Prefect, runs: dict[st
 @pytest.mark.promise("F1")
 def test_a_database_that_is_not_the_servers_is_refused(prefect: Prefect, tmp_path: Path) -> None:
     """A program with the server's address, and without its database, has an empty one of its own."""
-    elsewhere = {"PREFECT_HOME": str(tmp_path)}
-    for command in (["-m", "prefect_collection.setup"], ["examples/prefect_flow.py"]):
-        ran = prefect.run(prefect.environment.python, *command, env=elsewhere)
-        assert ran.returncode != 0
-        assert "is not the Prefect server's own" in ran.stderr
+    ran = prefect.run(prefect.environment.python, "examples/prefect_flow.py", env={"PREFECT_HOME": str(tmp_path)})
+    assert ran.returncode != 0
+    assert "is not the Prefect server's own" in ran.stderr
     assert not (tmp_path / "prefect.db").exists()
 
 

@@ -194,6 +194,10 @@ class OnPostgres(OnSql):
         await super().end()
         await self.proxy.stop()
         if not self.altered:
+            await self.query(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
             await self.query("TRUNCATE dispatch_job, dispatch_history")
             self._shelf.put_back(self._name)
 
