@@ -28,6 +28,9 @@ MAKING_SECONDS = 1500.0
 NEWS_SECONDS = 10.0
 """How often somebody who waits is told that it goes on."""
 
+CLAIM, ROOT = ".claim", ".root"
+"""What lies beside an environment: the file that is held while it is made, and the path of its checkout."""
+
 LEFTOVERS = (
     *("VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS"),
     *("PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", "__PYVENV_LAUNCHER__"),
@@ -74,7 +77,8 @@ def make_environment(
     folder = cache_directory() / "environments" / _name(engine, root, interpreter)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder.with_name(f"{folder.name}.claim"), say):
+        with _alone(folder.with_name(f"{folder.name}{CLAIM}"), say):
+            folder.with_name(f"{folder.name}{ROOT}").write_text(f"{root}\n")
             _bring_up(uv, root, engine, folder, interpreter, dev=dev, say=say)
     except OSError as error:
         raise DispatchError(f"the {engine} environment {folder} cannot be made: {error}") from error
@@ -125,6 +129,7 @@ def _bring_up(
 ) -> None:
     fresh = not (folder / "pyvenv.cfg").is_file()
     if fresh:
+        _clear(folder.parent)
         say(f"making the {engine} environment in {folder} (downloads its packages the first time)")
     command = [uv, "sync", "--locked", "--inexact", "--no-default-groups", "--extra", engine]
     command += ["--group", "dev"] if dev else []
@@ -149,6 +154,18 @@ def _bring_up(
         raise DispatchError(f"the {engine} environment could not be made: {_in_one_line(told)}")
     if fresh:
         say(f"the {engine} environment is ready after {time.monotonic() - began:.0f} s")
+
+
+def _clear(environments: Path) -> None:
+    """Remove the environments of checkouts that are not there any more: nothing could be imported in them."""
+    for told in environments.glob(f"*{ROOT}"):
+        name = told.name.removesuffix(ROOT)
+        if (Path(told.read_text().strip()) / "uv.lock").is_file():
+            continue
+        with open(told.with_name(f"{name}{CLAIM}"), "w") as file, contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(told.with_name(name), ignore_errors=True)
+            told.unlink(missing_ok=True)
 
 
 def _followed(child: subprocess.Popen[str], engine: str, began: float, say: Callable[[str], None]) -> str:

@@ -27,7 +27,7 @@ CASES = tuple(
     " T41 T43 T45 T47 T49 T50 T52 T53 T54 T55".split()
 )
 LATER = frozenset(
-    "V1 V2 A1 A2 A3 A4 A5 F1 T5 T12 T18 T20 T26 T27 T32 T39 T49 T52 T54 T55".split()
+    "V1 V2 F1 T5 T12 T18 T20 T26 T27 T32 T39 T49 T52 T54 T55".split()
 )
 
 SHOWS = "shows"

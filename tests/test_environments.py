@@ -85,6 +85,22 @@ def test_what_it_was_made_from_is_in_its_name(asked: Path, monkeypatch: pytest.M
     assert make_environment("airflow").folder != here, "it would import the project from the first checkout"
 
 
+def test_those_of_checkouts_that_are_gone_are_removed(
+    asked: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "uv.lock").write_bytes((environments.checkout() / "uv.lock").read_bytes())
+    with monkeypatch.context() as there:
+        there.setattr(environments, "checkout", lambda: other)
+        gone = make_environment("airflow").folder
+    kept = make_environment("airflow").folder
+    assert (gone.exists(), kept.exists()) == (True, True)
+    (other / "uv.lock").unlink()
+    make_environment("prefect")
+    assert (gone.exists(), kept.exists()) == (False, True)
+
+
 def test_without_a_checkout_it_says_what_is_needed(
     asked: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

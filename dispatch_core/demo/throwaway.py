@@ -199,7 +199,9 @@ class ThrowawayAirflow:
 
     def _airflow_url(self) -> str:
         """SQLite has one writer at a time: Airflow waits for its turn longer than it would by itself."""
-        return f"{self.database}?timeout=60" if self.database.startswith("sqlite") else self.database
+        if self.database.startswith("sqlite"):
+            return f"{self.database}?timeout=60"
+        return self.database.replace("postgresql://", "postgresql+psycopg2://", 1)
 
 
 def _free_port() -> int:

@@ -103,7 +103,7 @@ class Run:
 
 def assert_settled(job: Job) -> None:
     """Settled as succeeded, in the table and in the record, and nothing spent."""
-    assert (job.row["settled"], job.row["result"]) == (1, "succeeded")
+    assert (bool(job.row["settled"]), job.row["result"]) == (True, "succeeded")
     assert job.record.settled
     assert job.record.outcome is not None
     assert job.record.outcome.result is Result.SUCCEEDED
@@ -122,6 +122,12 @@ class Listings(NamedTuple):
 
 class Airflow(ThrowawayAirflow):
     """The tests' Airflow: its jobs write to the folder `tests`, and wait there for a file."""
+
+    def prepare(self) -> None:
+        """What the DAGs, and the count of listings, need before it starts."""
+        (self.folder / "tests").mkdir()
+        self.settings["DISPATCH_TEST_FOLDER"] = str(self.folder / "tests")
+        self.settings["PYTHONPATH"] = str(HERE / "inspect")
 
     def begin(self, dag: str, mark: str = "") -> Run:
         """Start a run of a DAG whose job writes to files that begin with the mark."""
@@ -160,6 +166,11 @@ class Airflow(ThrowawayAirflow):
         return int(self.rows(heard)[0]["n"])
 
 
+def dags() -> list[Path]:
+    """The files with the tests' DAGs."""
+    return [HERE / "dags" / "jobs.py"]
+
+
 @pytest.fixture(scope="session")
 def engine() -> Environment:
     """Airflow's environment, with pytest in it."""
@@ -169,10 +180,8 @@ def engine() -> Environment:
 @pytest.fixture(scope="session")
 def airflow(engine: Environment) -> Iterator[Airflow]:
     """Four programs that are up and well; what a test ends, it starts again."""
-    with Airflow(engine, [HERE / "dags" / "jobs.py"], settings=SETTINGS, prefix="dispatch-tests-") as made:
-        (made.folder / "tests").mkdir()
-        made.settings["DISPATCH_TEST_FOLDER"] = str(made.folder / "tests")
-        made.settings["PYTHONPATH"] = str(HERE / "inspect")
+    with Airflow(engine, dags(), settings=SETTINGS, prefix="dispatch-tests-") as made:
+        made.prepare()
         began = time.monotonic()
         made.start()
         made.say(f"the tests' Airflow is up after {time.monotonic() - began:.0f} s")

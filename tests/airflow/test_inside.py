@@ -1,6 +1,6 @@
 """The provider's own tests, run in Airflow's environment: one test here for each function of `inside`, with its marks.
 
-They run once, all together, when the first of them is asked for.
+Those that were selected run once, together, when the first of them is asked for.
 """
 
 import ast
@@ -26,7 +26,7 @@ Results = dict[tuple[str, str], tuple[list[str], list[str]]]
 def functions() -> Iterator[pytest.param]:
     """The test functions of `inside`, as parameters that carry the marks of their promises and cases."""
     for path in sorted((HERE / "inside").glob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 yield pytest.param(path.stem, node.name, marks=list(marks(node)), id=f"{path.stem}-{node.name}")
 
@@ -39,13 +39,16 @@ def marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[pytest.MarkD
 
 
 @pytest.fixture(scope="module")
-def results(engine: Environment, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(request: pytest.FixtureRequest, engine: Environment, tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("inside")
+    selected = [item for item in request.session.items if getattr(item, "originalname", "") == "test_inside"]
+    chosen = [item.callspec.params for item in selected if isinstance(item, pytest.Function)]
+    tests = [f"{HERE / 'inside' / one['file']}.py::{one['function']}" for one in chosen]
     told, report = folder / "told", folder / "report.xml"
     command = [str(engine.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     with told.open("w") as out:
         ran = subprocess.run(
-            [*command, "--tb=short", str(HERE / "inside")],
+            [*command, "--tb=short", *tests],
             cwd=ROOT,
             env={**outside(), "TMPDIR": str(folder)},
             stdin=subprocess.DEVNULL,
