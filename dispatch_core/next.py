@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from dispatch_core import gate, recover, settle
 from dispatch_core.evidence import Sighting, is_news
 from dispatch_core.find import Observed
-from dispatch_core.reasons import Reason
+from dispatch_core.reasons import FOR_A_PERSON, Reason
 from dispatch_core.record import (
     ATTEMPTS,
     BEFORE_THE_RUN,
@@ -68,7 +68,8 @@ def unreachable(read: Record, merged: Record, at: datetime, why: str) -> Decisio
     `merged` is `read` with the replies that its supervisor holds; `at` is the supervisor's own clock, shown only.
     """
     note = Note(reason=Reason.UNREACHABLE, text=f"the scheduler does not answer: {why}")
-    if not merged.settled and (merged.wait is None or merged.wait.reason is not Reason.UNREACHABLE):
+    kept = FOR_A_PERSON | {Reason.UNREACHABLE}  # a person may decide during an outage as well
+    if not merged.settled and (merged.wait is None or merged.wait.reason not in kept):
         merged = replace(merged, wait=Wait(reason=note.reason, text=note.text, since=at))
     record = merged if is_news(read, merged) else None
     return Decision(record=record, calls=(), wake_seconds=UNREACHABLE_WAKE_SECONDS, notes=(note,))
