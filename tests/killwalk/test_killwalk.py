@@ -90,8 +90,9 @@ async def walk(life: Life, children: ForkServerContext, folder: Path, *, company
         for first in range(0, len(lives), WAVE):
             ended += await wave(lives[first : first + WAVE], children, company=company)
     print(f"\n{life.kind} on {life.url.partition(':')[0]}: {len(points)} points, {ended} children ended at theirs")
-    # In company the other may be first at a point, and the child then ends without having been there.
-    assert ended == len(points) or (company and ended > len(points) / 2)
+    # A listing may or may not show a run pending, which is one commit more or less; and in company the other may be
+    # first at a point. A child that does not come to its point lives its life to the end.
+    assert ended >= (len(points) / 2 if company else len(points) - 2)
 
 
 async def points_of(life: Life) -> list[str]:
