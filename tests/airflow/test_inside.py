@@ -5,7 +5,9 @@ Those that were selected run once, together, when the first of them is asked for
 
 import ast
 import os
+import shutil
 import subprocess
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Iterator
@@ -40,7 +42,9 @@ def marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[pytest.MarkD
 
 @pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest, engine: Environment, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("inside")
+    folder, place = tmp_path_factory.mktemp("inside"), Path(tempfile.mkdtemp(prefix="dispatch-inside-"))
+    place.chmod(0o711)  # PostgreSQL refuses root, and another user has no way into pytest's own folder
+    request.addfinalizer(lambda: shutil.rmtree(place))
     selected = [item for item in request.session.items if getattr(item, "originalname", "") == "test_inside"]
     chosen = [item.callspec.params for item in selected if isinstance(item, pytest.Function)]
     tests = [f"{HERE / 'inside' / one['file']}.py::{one['function']}" for one in chosen]
@@ -50,7 +54,7 @@ def results(request: pytest.FixtureRequest, engine: Environment, tmp_path_factor
         ran = subprocess.run(
             [*command, "--tb=short", *tests],
             cwd=ROOT,
-            env={**outside(), "TMPDIR": str(folder)},
+            env={**outside(), "TMPDIR": str(place)},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
