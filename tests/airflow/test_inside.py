@@ -41,10 +41,19 @@ def marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[pytest.MarkD
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, engine: Environment, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder, place = tmp_path_factory.mktemp("inside"), Path(tempfile.mkdtemp(prefix="dispatch-inside-"))
-    place.chmod(0o711)  # PostgreSQL refuses root, and another user has no way into pytest's own folder
-    request.addfinalizer(lambda: shutil.rmtree(place))
+def place() -> Iterator[Path]:
+    """Where all that is temporary goes: PostgreSQL refuses root, and another user has no way into pytest's folders."""
+    made = Path(tempfile.mkdtemp(prefix="dispatch-inside-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="module")
+def results(
+    request: pytest.FixtureRequest, engine: Environment, place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Results:
+    folder = tmp_path_factory.mktemp("inside")
     selected = [item for item in request.session.items if getattr(item, "originalname", "") == "test_inside"]
     chosen = [item.callspec.params for item in selected if isinstance(item, pytest.Function)]
     tests = [f"{HERE / 'inside' / one['file']}.py::{one['function']}" for one in chosen]
