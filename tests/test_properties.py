@@ -5,7 +5,6 @@ The worlds are drawn by hypothesis, always the same ones, so that a red run is r
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from itertools import product
 
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 from dispatch_core.evidence import CallReplied, Evidence, Seen, Sighting, StartReplied, is_news, merge
 from dispatch_core.next import decide
 from dispatch_core.plan import (
-    RERUN_STANDS_FOR,
+    AGAIN,
     Action,
     Cause,
     End,
@@ -29,14 +28,14 @@ from dispatch_core.plan import (
     problems,
 )
 from dispatch_core.record import Answer, Record, Reply, State, decode, encode, object_name
-from tests.walks import Walk, launches, recounted, settle_down, walks
+from tests.walks import Walk, launches, matches_as_a_child_would, recounted, settle_down, short_walks, walks
 from tests.world import EPOCH, Lists
 
 drawn = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=120,
+    max_examples=250,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -73,13 +72,13 @@ def test_budget_equals_its_recount(steps: Steps) -> None:
     assert recounted(walk.world.revisions) == {unit.rule: record.used(unit.rule) for unit in record.budget}
     for rule in record.plan.rules:
         assert rule.limit is None or record.used(rule.name) <= rule.limit
-    made, allowed = launches(walk.world.revisions)
+    made, allowed = launches(record)
     assert made <= allowed, walk.text()
 
 
 @pytest.mark.promise("R1")
 @pytest.mark.promise("G3")
-@given(walks)
+@given(short_walks)
 @settings(drawn)
 def test_a_decision_that_is_applied_twice_asks_for_nothing_new(steps: Steps) -> None:
     """On one listing, before any reply, each call is asked for once and one launch is authorized, and then it rests."""
@@ -92,7 +91,7 @@ def test_a_decision_that_is_applied_twice_asks_for_nothing_new(steps: Steps) -> 
 
 
 @pytest.mark.promise("R2")
-@given(walks)
+@given(short_walks)
 @settings(drawn)
 def test_nothing_to_do_is_asked_about_later(steps: Steps) -> None:
     """A pass that has nothing to commit and nothing to send waits for something, and not at most for a moment ago."""
@@ -109,23 +108,22 @@ def test_nothing_to_do_is_asked_about_later(steps: Steps) -> None:
     raise AssertionError(f"it does not come to rest\n{walk.text()}")
 
 
-@given(walks, st.randoms(use_true_random=False))
+@given(short_walks)
 @settings(drawn)
-def test_the_order_of_a_listing_decides_nothing(steps: Steps, chance: st.DrawFn) -> None:
-    walk = walked(steps)
-    world = walk.world
-    read = world.reads("a")
-    world.lists("a", Lists())
-    listing = world.view("a").listing
-    assert listing is not None
-    decision = world.decides("a")
-    shuffled = list(listing.objects)
-    chance.shuffle(shuffled)  # type: ignore[attr-defined]
-    world.view("a").listing = replace(listing, objects=tuple(shuffled))
-    assert decide(read, world.observed("a")) == decision
+def test_the_order_of_a_listing_decides_nothing(steps: Steps) -> None:
+    walk = Walk(steps[0], ())
+    told = [(sentence, 0, 0) for sentence in steps[1]]
+    for step in [*told, *steps[2]]:
+        walk.say(*step)
+        read = walk.world.reads("onlooker")
+        listing = walk.world.lists("onlooker", Lists())
+        assert listing is not None
+        decision = walk.world.decides("onlooker")
+        walk.world.view("onlooker").listing = replace(listing, objects=listing.objects[::-1])
+        assert decide(read, walk.world.observed("onlooker")) == decision, walk.text()
 
 
-@given(walks)
+@given(short_walks)
 @settings(drawn)
 def test_a_record_reads_back_as_it_was_written(steps: Steps) -> None:
     record = walked(steps).world.record
@@ -143,7 +141,7 @@ TIMES = st.integers(0, 5).map(lambda seconds: EPOCH + timedelta(seconds=seconds)
 @st.composite
 def facts(draw: st.DrawFn, record: Record) -> Evidence:
     """Something that could be told about this record: a reply to what was asked, or a sighting of what could be."""
-    kinds = ["seen", *(["start"] if record.submissions else []), *(["call"] if record.calls else [])]
+    kinds = ["seen", "seen", "seen", *(["start"] if record.submissions else []), *(["call"] if record.calls else [])]
     kind = draw(st.sampled_from(kinds))
     if kind == "start":
         submission = draw(st.sampled_from(record.submissions))
@@ -159,9 +157,8 @@ def facts(draw: st.DrawFn, record: Record) -> Evidence:
             count=draw(st.sampled_from([call.count, call.count + 1])),
             reply=draw(ANSWERS),
         )
-    known = [(object.id, object.name) for object in record.objects]
-    fresh = [("x1", object_name(record.uid, 1, 1)), ("x2", object_name(record.uid, 1, 2)), ("x3", "mangled-name")]
-    id, name = draw(st.sampled_from([*known, *fresh]))
+    known = [(object.id, object.name) for object in record.objects[:1]]
+    id, name = draw(st.sampled_from([*known, ("x1", object_name(record.uid, 1, 1)), ("x2", "mangled-name")]))
     sighting = Sighting(
         id=id,
         name=name,
@@ -177,11 +174,11 @@ def facts(draw: st.DrawFn, record: Record) -> Evidence:
 
 
 @pytest.mark.promise("C3")
-@given(walks, st.data())
+@given(short_walks, st.data())
 @settings(drawn, max_examples=150)
 def test_evidence_merges_in_any_order_and_any_number_of_times(steps: Steps, data: st.DataObject) -> None:
     record = walked(steps).world.record
-    told = data.draw(st.lists(facts(record), max_size=6))
+    told = data.draw(st.lists(facts(record), min_size=2, max_size=6))
     again = data.draw(st.permutations([*told, *told[: len(told) // 2]]))
     merged = merge(record, told)
     assert merge(record, again) == merged
@@ -205,27 +202,9 @@ WHENS = st.builds(
     signal=st.sampled_from([(), (9,), (9, 15)]),
     message=st.sampled_from([None, "disk", "full$"]),
     shorter_than_seconds=st.sampled_from([None, 10.0, 1000.0]),
-    pending_longer_than_seconds=st.sampled_from([None, None, 60.0, 90.0]),
-    no_progress_for_seconds=st.sampled_from([None, None, 60.0]),
+    pending_longer_than_seconds=st.sampled_from([None, None, None, None, 60.0, 90.0]),
+    no_progress_for_seconds=st.sampled_from([None, None, None, 60.0]),
 )
-
-
-def matches_as_a_child_would(when: When, end: End) -> bool:
-    """Everything that could speak against a match, one after the other, for the comparison."""
-    against = [when.pending_longer_than_seconds is not None, when.no_progress_for_seconds is not None]
-    against.append(end.cause == "stopped")
-    if when.cause:
-        names = [end.cause, *(RERUN_STANDS_FOR if end.cause == "rerun" else [])]
-        against.append(not [name for name in names if name in when.cause])
-    if when.exit_code:
-        against.append(end.exit_code is None or end.exit_code not in when.exit_code)
-    if when.signal:
-        against.append(end.signal is None or end.signal not in when.signal)
-    if when.message is not None:
-        against.append(re.compile(when.message).search(end.message) is None)
-    if when.shorter_than_seconds is not None:
-        against.append(end.seconds is None or end.seconds >= when.shorter_than_seconds)
-    return not any(against)
 
 
 @given(WHENS, st.sampled_from(GRID))
@@ -234,15 +213,16 @@ def test_matching_agrees_with_its_oracle(when: When, end: End) -> None:
     assert matches(when, end) == matches_as_a_child_would(when, end)
 
 
-@given(WHENS, WHENS, st.sampled_from(Action), st.sampled_from([None, 1]))
-@settings(drawn, max_examples=300)
-def test_a_rule_that_is_called_hidden_is_hidden(above: When, below: When, do: Action, budget: int | None) -> None:
-    """Whatever would reach the lower rule is taken by the one above it, which always has budget."""
-    plan = Plan(rules=(Rule(name="above", when=above, do=do, budget=budget), Rule(name="below", when=below, do="fail")))
+@given(WHENS, WHENS, st.sampled_from(When.__struct_fields__), st.sampled_from(Action))
+@settings(drawn, max_examples=600)
+def test_a_rule_that_is_called_hidden_is_hidden(above: When, other: When, changed: str, do: Action) -> None:
+    """Whatever would reach the lower rule, alike but for one condition, is taken by the one above it."""
+    below = replace(above, **{changed: getattr(other, changed)})
+    plan = Plan(rules=(Rule(name="above", when=above, do=do), Rule(name="below", when=below, do="fail")))
     hidden = any("takes all that it would" in text for _, text in problems(Spec(command=("true",)), plan))
     if not hidden:
         return
-    assert budget is None
+    assert do not in AGAIN
     if above.timed:
         assert do is not Action.HOLD
         assert (above.pending_longer_than_seconds or 0) <= (below.pending_longer_than_seconds or 0)

@@ -225,7 +225,7 @@ async def test_the_reply_of_the_start_is_lost_and_so_is_its_commit(world: World)
 def tasks() -> set[str]:
     """What runs in this loop, but for the poller that belongs to the scheduler's connection."""
     names = {str(getattr(task.get_coro(), "__qualname__", "")) for task in asyncio.all_tasks()}
-    return {name for name in names if name.partition(".")[0] not in ("Snapshots", "Listings")}
+    return {name for name in names if not name.startswith(("Snapshots.", "Listings."))}
 
 
 @pytest.mark.promise("R2")

@@ -7,15 +7,15 @@ hand, and the scheduler reruns only what runs. A law that breaks prints the walk
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import pairwise
 
 from hypothesis import strategies as st
 
 from dispatch_core.next import decide
-from dispatch_core.plan import AGAIN
-from dispatch_core.record import ATTEMPTS, Record, State, is_late
-from dispatch_core.story import story
+from dispatch_core.plan import AGAIN, RERUN_STANDS_FOR, Action, Cause, End, Rule, When
+from dispatch_core.record import ATTEMPTS, Kind, Record, State, is_late
 from dispatch_core.turn import Decision, Send
 from tests.telling import Teller
 from tests.world import UID, Impossible, World
@@ -84,6 +84,11 @@ LIES = 2
 
 OPENED = ("a passes", "a passes")
 RUNNING = (*OPENED, "a passes", "o1 runs", "a passes")
+AGAIN_RUNNING = ("a passes", "time +31s", "a passes", "a passes", "a passes", "o2 runs", "a passes")
+UNANSWERED = (
+    *(["a passes, nothing arrives", "time +22s"] * 3),
+    *("a passes", "a passes", "time +20s", "a passes", "a passes", "time +45s"),
+)
 BEGINNINGS = (
     (),
     OPENED,
@@ -97,6 +102,8 @@ BEGINNINGS = (
     ("ann holds: wait", "a passes", "a passes", "a passes", "ann releases", "a passes, nothing arrives"),
     (*OPENED, "time +61s", "a passes, nothing arrives"),
     (*RUNNING, "ann cancels", "a passes, nothing arrives"),
+    (*RUNNING, "o1 ends exit 1", *AGAIN_RUNNING, "o2 ends exit 1", "a passes"),
+    UNANSWERED,
     ("a passes, nothing arrives", "ann cancels", "time +31s", "a passes", "a passes"),
 )
 
@@ -106,6 +113,13 @@ walks = st.tuples(
     st.lists(st.tuples(st.sampled_from(SENTENCES), st.integers(0, 3), st.integers(0, 3)), min_size=16, max_size=32),
 )
 """A job, how it begins, and templates of sentences with two numbers that fill them in."""
+
+short_walks = st.tuples(
+    st.sampled_from(JOBS),
+    st.sampled_from((*BEGINNINGS, ("a passes, reply lost", "a's start 1.1 lands"))),
+    st.lists(st.tuples(st.sampled_from(SENTENCES), st.integers(0, 3), st.integers(0, 3)), max_size=12),
+)
+"""Walks that stay near to how they began."""
 
 
 class Walk:
@@ -204,21 +218,76 @@ def retired(record: Record) -> set[str]:
     return {object.id for object in record.objects if object.retired}
 
 
+def matches_as_a_child_would(when: When, end: End) -> bool:
+    """Everything that could speak against a match, one after the other, for the comparison."""
+    against = [when.pending_longer_than_seconds is not None, when.no_progress_for_seconds is not None]
+    against.append(end.cause == "stopped")
+    if when.cause:
+        names = [end.cause, *(RERUN_STANDS_FOR if end.cause == "rerun" else [])]
+        against.append(not [name for name in names if name in when.cause])
+    if when.exit_code:
+        against.append(end.exit_code is None or end.exit_code not in when.exit_code)
+    if when.signal:
+        against.append(end.signal is None or end.signal not in when.signal)
+    if when.message is not None:
+        against.append(re.compile(when.message).search(end.message) is None)
+    if when.shorter_than_seconds is not None:
+        against.append(end.seconds is None or end.seconds >= when.shorter_than_seconds)
+    return not any(against)
+
+
 def recounted(revisions: list[Record]) -> Counter[str]:
-    """The units each rule has spent, counted from what the history tells, line by line."""
+    """The units that each rule should have spent, by how each run ended: the first that matches and is not used up.
+
+    A unit that is spent otherwise fails.
+    """
     units: Counter[str] = Counter()
     for before, after in pairwise(revisions):
-        for line in story(before, after):
-            key, spends, rule = line.partition(" spends one unit of ")
-            if spends:
-                assert key
-                units[rule] += 1
+        for unit in after.budget[len(before.budget) :]:
+            end = ended_how(after, unit.key)
+            rule = after.plan.rule(unit.rule)
+            if rule is None:
+                assert (unit.rule, end and end.cause) == ("dispatch:never-ran", Cause.VANISHED)
+                assert units[unit.rule] < 3
+            elif not rule.when.timed:
+                assert end is not None, f"{unit.key} did not end"
+                taken = next(r for r in after.plan.rules if left(r, units) and matches_as_a_child_would(r.when, end))
+                assert taken is rule, f"{unit.key} is {taken.name}'s, not {rule.name}'s"
+            else:
+                assert left(rule, units)
+            units[unit.rule] += 1
     return units
 
 
-def launches(revisions: list[Record]) -> tuple[int, int]:
+def left(rule: Rule, units: Counter[str]) -> bool:
+    once = rule.budget is None and rule.do in (Action.RESUBMIT, Action.REQUEUE)
+    return units[rule.name] < (1 if once else 10**6 if rule.budget is None else rule.budget)
+
+
+def ended_how(record: Record, key: str) -> End | None:
+    """How a run ended, or a submission without an object, by the record alone; None: it has not, so far as is known."""
+    if key.startswith("submission/"):
+        attempts = record.submissions[int(key.partition("/")[2]) - 1].attempts
+        refused = any(attempt.reply and attempt.reply.answer == "refused" for attempt in attempts)
+        return End(cause=Cause.REFUSED if refused else Cause.NEVER_CREATED)
+    id, number, *_ = key.split("/")
+    object, run = record.object(id), int(number)
+    assert object is not None
+    assert run <= object.run
+    end = object.end_of(run)
+    if end is not None and end.cause == "stopped_outside" and record.call(Kind.STOP, id, run) is not None:
+        end = End(cause=Cause.STOPPED)
+    if run < object.run:
+        return end or End(cause=Cause.RERUN)
+    if object.state is State.ENDED:
+        return end or End(cause=Cause.UNRECOGNIZED)
+    if object.state is State.ENDING and end is not None:
+        return end
+    return End(cause=Cause.VANISHED) if object.missing is not None else None
+
+
+def launches(last: Record) -> tuple[int, int]:
     """How many launches and requeues were made beyond the first, and how many units or words of a person allow."""
-    last = revisions[-1]
     again = {rule.name for rule in last.plan.rules if rule.do in AGAIN} | {"dispatch:never-ran"}
     allowed = sum(unit.rule in again for unit in last.budget) + sum(
         s.why.startswith("person ") for s in last.submissions

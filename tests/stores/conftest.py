@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,8 +12,6 @@ from dispatch_core.stores.contract import Store
 from dispatch_core.stores.migrations import upgrade
 from tests.postgres import PostgresServer
 from tests.stores.databases import Database, InMemory, OnPostgres, OnSqlite, Shelf, administer
-
-TEMPLATE = "dispatch_template"
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +31,10 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shelf(postgres_server: PostgresServer) -> Shelf:
     """PostgreSQL databases with the tables in them."""
-    asyncio.run(administer(postgres_server, f"CREATE DATABASE {TEMPLATE}"))
-    asyncio.run(upgrade(postgres_server.url(TEMPLATE)))
-    return Shelf(postgres_server, TEMPLATE)
+    template = f"dispatch_{uuid.uuid4().hex[:8]}"  # another folder of tests may have a shelf on the same server
+    asyncio.run(administer(postgres_server, f"CREATE DATABASE {template}"))
+    asyncio.run(upgrade(postgres_server.url(template)))
+    return Shelf(postgres_server, template)
 
 
 @pytest.fixture

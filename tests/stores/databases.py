@@ -215,7 +215,7 @@ class Shelf:
         if self._free:
             return self._free.pop()
         self._made += 1
-        name = f"dispatch_{self._made}"
+        name = f"{self._template}_{self._made}"
         await administer(self.server, f"CREATE DATABASE {name} TEMPLATE {self._template}")
         return name
 

@@ -33,7 +33,8 @@ from dispatch_core.record import Reply
 BOUNDS = Bounds(call_seconds=5.0, window_seconds=15.0, absence_seconds=5.0, repeat_seconds=2.0, resync_seconds=30.0)
 
 INHERITED = (
-    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE LC_ALL LC_CTYPE TZ TMPDIR XDG_RUNTIME_DIR LD_LIBRARY_PATH VIRTUAL_ENV"
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+    *("XDG_RUNTIME_DIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
 )
 """Variables that a payload takes over from whoever calls Start; all others it gets from its spec."""
 
@@ -58,7 +59,10 @@ def default_spool() -> Path:
 
 
 class LocalScheduler:
-    """Runs jobs on this host. Raises BadInput for a spool that cannot be one."""
+    """Runs jobs on this host. Raises BadInput for a spool that cannot be one.
+
+    A run stays in the control group of whoever opened it: a systemd service that opens runs needs `KillMode=process`,
+    else stopping the service ends them (they read `node_failure`). What a payload starts ends with it."""
 
     capabilities = Capabilities(requeues=True, shuts=False)
 
@@ -72,7 +76,7 @@ class LocalScheduler:
         grace_seconds: float = 10.0,
         listing_seconds: float = 1.0,
         keep_seconds: float = 7 * 86400.0,
-        inherited: tuple[str, ...] = tuple(INHERITED.split()),
+        inherited: tuple[str, ...] = INHERITED,
     ) -> None:
         """`slots`: runs at a time, as far as this connection opens them. `grace_seconds`: from SIGTERM to SIGKILL.
         `listing_seconds`: between two looks at the spool. `keep_seconds`: how long an ended object is kept."""
