@@ -5,7 +5,9 @@ Those that were selected run once, together, when the first of them is asked for
 
 import ast
 import os
+import shutil
 import subprocess
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Iterator
@@ -39,7 +41,18 @@ def marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[pytest.MarkD
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, engine: Environment, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def place() -> Iterator[Path]:
+    """Where all that is temporary goes: PostgreSQL refuses root, and another user has no way into pytest's folders."""
+    made = Path(tempfile.mkdtemp(prefix="dispatch-inside-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture(scope="module")
+def results(
+    request: pytest.FixtureRequest, engine: Environment, place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Results:
     folder = tmp_path_factory.mktemp("inside")
     selected = [item for item in request.session.items if getattr(item, "originalname", "") == "test_inside"]
     chosen = [item.callspec.params for item in selected if isinstance(item, pytest.Function)]
@@ -50,7 +63,7 @@ def results(request: pytest.FixtureRequest, engine: Environment, tmp_path_factor
         ran = subprocess.run(
             [*command, "--tb=short", *tests],
             cwd=ROOT,
-            env={**outside(), "TMPDIR": str(folder)},
+            env={**outside(), "TMPDIR": str(place)},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
