@@ -441,14 +441,6 @@ async def test_a_spool_must_be_a_directory_of_ones_own_on_this_host(
             LocalScheduler(tmp_path)
 
 
-def test_the_default_spool_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert scheduler.default_spool() == tmp_path / "dispatch" / "local"
-    monkeypatch.delenv("XDG_DATA_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert scheduler.default_spool() == tmp_path / ".local" / "share" / "dispatch" / "local"
-
-
 @pytest.mark.promise("P3")
 async def test_only_objects_that_ended_long_ago_are_purged(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(rig)

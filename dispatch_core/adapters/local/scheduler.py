@@ -52,12 +52,6 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def default_spool() -> Path:
-    """The user's own spool."""
-    data = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
-    return Path(data) / "dispatch" / "local"
-
-
 class LocalScheduler:
     """Runs jobs on this host. Raises BadInput for a spool that cannot be one.
 
