@@ -16,7 +16,8 @@ from airflow_provider.failures import JobChanged
 from dispatch_core.client import Client
 from dispatch_core.errors import KeyTaken
 from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, Spec, When
-from dispatch_core.record import Answer, Kind, Record
+from dispatch_core.record import Record
+from dispatch_core.status import runs_of
 from dispatch_core.stores.contract import Store
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,6 @@ async def _clear_away(client: Client, wanted: Wanted) -> Record | None:
 def result(record: Record) -> dict[str, Any]:
     """What a task returns of its job."""
     outcome = record.outcome
-    opened = [call for call in record.calls if call.kind is Kind.OPEN]
     return {
         "key": record.key,
         "uid": record.uid,
@@ -126,6 +126,6 @@ def result(record: Record) -> dict[str, Any]:
         "cause": None if outcome is None or outcome.cause is None else outcome.cause.value,
         "exit_code": None if outcome is None else outcome.exit_code,
         "submissions": len(record.submissions),
-        "runs": sum(call.reply is None or call.reply.answer in (Answer.DONE, Answer.UNKNOWN) for call in opened),
+        "runs": runs_of(record),
         "objects": [object.id for object in record.objects if not object.foreign],
     }

@@ -12,9 +12,16 @@ from datetime import datetime
 from dispatch_core.ask import Receipt, receipt
 from dispatch_core.plan import Value
 from dispatch_core.reasons import CHOICE, FOR_A_PERSON, Reason
-from dispatch_core.record import Answer, Attempt, Hold, Object, Outcome, Record, Result, State, Submission, Wait
+from dispatch_core.record import Answer, Attempt, Hold, Kind, Object, Outcome, Record, Result, State, Submission, Wait
 from dispatch_core.stores.contract import Listed
 from dispatch_core.story import describe_end
+
+
+def runs_of(record: Record) -> int:
+    """How many runs the record let begin: gates opened by it, but for an Open that surely did nothing."""
+    opened = (call for call in record.calls if call.kind is Kind.OPEN)
+    return sum(call.reply is None or call.reply.answer in (Answer.DONE, Answer.UNKNOWN) for call in opened)
+
 
 STATE_WORDS = {
     State.GATED: "starting",

@@ -11,7 +11,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from dispatch_core.errors import DispatchError
-from dispatch_core.record import Answer, Call, Kind, Record, Result
+from dispatch_core.record import Record, Result
+from dispatch_core.status import runs_of
 
 
 class JobResult(BaseModel):
@@ -76,7 +77,7 @@ def result_of(record: Record) -> JobResult:
         exit_code=outcome.exit_code,
         message=outcome.message,
         submissions=len(record.submissions),
-        runs=sum(call.kind is Kind.OPEN and _may_have_landed(call) for call in record.calls),
+        runs=runs_of(record),
         settled=record.settled,
     )
     if outcome.result is Result.FAILED:
@@ -84,7 +85,3 @@ def result_of(record: Record) -> JobResult:
     if outcome.result is Result.CANCELLED:
         raise JobCancelled(result)
     return result
-
-
-def _may_have_landed(call: Call) -> bool:
-    return call.reply is None or call.reply.answer in (Answer.DONE, Answer.UNKNOWN)

@@ -22,7 +22,7 @@ from dispatch_core.janitor import Janitor
 from dispatch_core.jobfile import JobFile, read_job
 from dispatch_core.places import SCHEDULERS, problems_on
 from dispatch_core.record import Record, Result
-from dispatch_core.status import advice, attention, outcome_words, state_of
+from dispatch_core.status import advice, attention, outcome_words, runs_of, state_of
 from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Supervisor
 
@@ -152,9 +152,8 @@ async def _finished(session: Session, store: Store, record: Record) -> int:
     """Print how a settled job came out; returns the code of its outcome."""
     assert record.outcome is not None  # noqa: S101 - it is settled
     shown = await looking.read_status(store, record.key, record.uid)
-    runs = sum(object.opened for object in record.objects) + sum(o.run - 1 for o in record.objects)
     words = f"job {record.key!r} has {outcome_words(record.outcome)}: {plural(len(record.submissions), 'submission')}"
-    session.screen.result(shown, [f"{words}, {plural(runs, 'run')}"])
+    session.screen.result(shown, [f"{words}, {plural(runs_of(record), 'run')}"])
     return CODES[record.outcome.result]
 
 

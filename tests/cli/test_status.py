@@ -10,8 +10,21 @@ from msgspec.structs import replace
 from dispatch_core.ask import cancel, hold
 from dispatch_core.plan import Cause, End, Plan, Spec
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Attempt, Object, Record, RunEnd, State, Submission, Wait, object_name
-from dispatch_core.status import advice, attention, state_of, status_of
+from dispatch_core.record import (
+    Answer,
+    Attempt,
+    Call,
+    Kind,
+    Object,
+    Record,
+    Reply,
+    RunEnd,
+    State,
+    Submission,
+    Wait,
+    object_name,
+)
+from dispatch_core.status import advice, attention, runs_of, state_of, status_of
 from dispatch_core.stores.contract import Listed
 
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -89,3 +102,14 @@ def test_an_outcome_is_unsettled_until_it_is_settled() -> None:
 
 def test_what_cannot_be_read_needs_attention_and_nothing_else_is_said_of_it() -> None:
     assert attention(row(None, owner=None)) == ("unreadable",)
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs"),
+    [(None, 1), (Answer.DONE, 1), (Answer.UNKNOWN, 1), (Answer.LATE, 0), (Answer.REFUSED, 0)],
+)
+def test_a_run_counts_though_no_listing_ever_showed_it_open(answer: Answer | None, runs: int) -> None:
+    record = launched(State.ENDED)
+    reply = None if answer is None else Reply(answer=answer)
+    opened = Call(kind=Kind.OPEN, object=record.objects[0].id, run=1, hold=0, committed=AT, deadline=AT, reply=reply)
+    assert runs_of(replace(record, calls=(opened,))) == runs
