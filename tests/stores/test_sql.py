@@ -45,7 +45,6 @@ class TestUrls:
 
     @pytest.mark.parametrize("url", ["mysql://u@h/d", "mysql+pymysql://u@h/d", "mariadb://u@h/d"])
     def test_mysql(self, url: str) -> None:
-        pytest.importorskip("aiomysql")
         assert make_engine(url).url.drivername.endswith("+aiomysql")
 
     @pytest.mark.parametrize(
