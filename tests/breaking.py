@@ -73,7 +73,7 @@ def run(command: list[str], copy: Path) -> subprocess.CompletedProcess[str]:
 
 
 def run_tests(which: str, copy: Path) -> subprocess.CompletedProcess[str]:
-    options = ["-x", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider", "-n", "0"]
     return run([sys.executable, "-m", "pytest", *options, which], copy)
 
 

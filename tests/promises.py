@@ -45,6 +45,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Breaks run their own tests side by side, in copies: more of this program would do the same over again."""
+    if config.option.breaks is not None:
+        config.option.numprocesses = 0
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "promise(id): shows that the numbered promise holds")
     config.addinivalue_line("markers", "case(id): shows the numbered case from the field")

@@ -7,6 +7,7 @@ import pytest
 
 from dispatch_core.environments import Environment, outside
 
+QUIET = ("-q", "-n", "0", "-p", "no:cacheprovider")
 FILES = sorted(Path(__file__).with_name("inside").glob("test_*.py"))
 
 
@@ -14,7 +15,17 @@ FILES = sorted(Path(__file__).with_name("inside").glob("test_*.py"))
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_inside_the_engines_environment(environment: Environment, file: Path) -> None:
     ran = subprocess.run(
-        [environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", file.relative_to(environment.root)],
+        [
+            environment.python,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            file.relative_to(environment.root),
+        ],
         cwd=environment.root,
         env=outside(),
         text=True,
