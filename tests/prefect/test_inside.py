@@ -15,17 +15,7 @@ FILES = sorted(Path(__file__).with_name("inside").glob("test_*.py"))
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_inside_the_engines_environment(environment: Environment, file: Path) -> None:
     ran = subprocess.run(
-        [
-            environment.python,
-            "-m",
-            "pytest",
-            "-q",
-            "-n",
-            "0",
-            "-p",
-            "no:cacheprovider",
-            file.relative_to(environment.root),
-        ],
+        [environment.python, "-m", "pytest", *QUIET, file.relative_to(environment.root)],
         cwd=environment.root,
         env=outside(),
         text=True,
