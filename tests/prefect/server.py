@@ -3,6 +3,7 @@
 The tests run in the core's environment, which has no Prefect; the server and the flows run in the engine's.
 """
 
+import http
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from dispatch_core.environments import Environment, outside
 START_SECONDS = 240
 """A first start makes the database, which took 40 s on an idle machine."""
 STOP_SECONDS = 30
+BUSY_SECONDS = 60
 
 SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -104,12 +106,19 @@ class Prefect:
             return False
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """One request to the API; a refusal raises HTTPError."""
+        """One request to the API, again while its database is busy, as Prefect's own client does; else HTTPError."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}{path}", data, {"Content-Type": "application/json"}, method=method)  # noqa: S310 - our own server
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-            text = answer.read()
-        return json.loads(text) if text else None
+        end = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+                    text = answer.read()
+                return json.loads(text) if text else None
+            except urllib.error.HTTPError as error:
+                if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > end:
+                    raise
+            time.sleep(0.5)
 
     def run(
         self, *command: str | Path, env: dict[str, str] | None = None, seconds: float = 180
@@ -137,7 +146,7 @@ class Prefect:
                 raise
 
         found = until(deployment, f"the runner serves {name}")
-        body = {"parameters": {"folder": str(folder)}}
+        body = {"parameters": {"folder": str(folder)}, "idempotency_key": folder.as_posix()}
         return str(self.ask("POST", f"/deployments/{found['id']}/create_flow_run", body)["id"])
 
     def state(self, flow_run: str) -> str:
