@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from dispatch_core.adapters.contract import Adapter
-from dispatch_core.errors import DispatchError, Displaced, Owned, SchedulerUnavailable
+from dispatch_core.errors import DispatchError, Displaced, Owned, SchedulerUnavailable, StoreUnavailable
 from dispatch_core.reasons import FOR_A_PERSON
 from dispatch_core.record import Record, State, read_name
 from dispatch_core.stores.contract import Store
@@ -45,15 +45,23 @@ class Janitor:
         }
 
     async def run(self, *, once: bool = False) -> None:
-        """Look, adopt and sweep, again and again; `once`: until nothing is left that it could do."""
+        """Look, adopt and sweep, again and again; `once`: until nothing is left that it could do. An outage of the
+        store is waited out, once it has answered."""
         adopted: dict[str, asyncio.Task[None]] = {}
+        answered = False
         try:
             while True:
                 adopted = {uid: work for uid, work in adopted.items() if not work.done()}
-                for record in await self.unattended():
-                    if record.uid not in adopted:
-                        adopted[record.uid] = asyncio.ensure_future(self._adopt(record))
-                await self.sweep()
+                try:
+                    for record in await self.unattended():
+                        if record.uid not in adopted:
+                            adopted[record.uid] = asyncio.ensure_future(self._adopt(record))
+                    answered = True
+                    await self.sweep()
+                except StoreUnavailable as outage:
+                    if once or not answered:
+                        raise
+                    log.warning("%s; looking again in %g s", outage, self.period_seconds)
                 if once and not adopted:
                     return
                 if once:

@@ -146,12 +146,14 @@ class _Loop:
 
     async def leave(self) -> None:
         """Commit what is held, and give the lease up; bounded, and never in the way of what ended the loop."""
-        with suppress(DispatchError, TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(self.s.drain_seconds):
-                if self.held:
-                    await self._commit_evidence(self.held)
-                if self.lease is not None:
-                    await self.s.store.release(self.lease)
+                with suppress(DispatchError):
+                    if self.held:
+                        await self._commit_evidence(self.held)
+                with suppress(DispatchError):
+                    if self.lease is not None:
+                        await self.s.store.release(self.lease)
 
     # --- one pass
 
@@ -243,8 +245,8 @@ class _Loop:
                     lines=story(newest, merged),
                 )
                 break
-            except Conflict:
-                continue
+            except (Conflict, CommitUnknown):
+                continue  # reading again tells whether it landed: then nothing of it is news
         self.held = []
 
     # --- calls

@@ -398,6 +398,39 @@ async def test_the_janitor_adopts_what_nobody_supervises(world: World) -> None:
     assert all(job.record is not None and job.record.settled for job in await world.store.jobs())
 
 
+async def test_the_janitor_waits_an_outage_of_the_store_out(world: World) -> None:
+    """Once it has answered: one that was never there, or never set up, is told at once."""
+    await world.submit()
+    failures = 0
+
+    async def fail(name: str, count: int) -> None:
+        nonlocal failures
+        if name == "jobs" and count in (2, 4):
+            failures += 1
+            raise StoreUnavailable("the database is restarting")
+
+    janitor = Janitor(Around(world.store, before=fail), {"local": world.scheduler}, period_seconds=0.1)
+    work = asyncio.ensure_future(janitor.run())
+
+    async def settled() -> bool:
+        return (await world.store.read("job")).settled
+
+    async with asyncio.timeout(30):
+        while not work.done() and not (failures == 2 and await settled()):
+            await asyncio.sleep(0.05)
+    assert not work.done()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert world.runs() == ["1.1"]
+
+    async def never(name: str, _: int) -> None:
+        raise StoreUnavailable("no such table")
+
+    with pytest.raises(StoreUnavailable, match="no such table"):
+        await Janitor(Around(world.store, before=never), {"local": world.scheduler}).run()
+
+
 @pytest.mark.case("T23")
 async def test_an_outage_of_the_scheduler_costs_no_attempt_and_no_budget(world: World) -> None:
     await world.submit("sleep 1")
@@ -441,3 +474,67 @@ async def test_an_outage_of_the_store_is_waited_out(world: World, monkeypatch: p
     assert failures == 3
     assert record.settled
     assert world.runs() == ["1.1"]
+
+
+@pytest.mark.promise("C3")
+@pytest.mark.promise("C5")
+@pytest.mark.parametrize("landed", [True, False])
+async def test_evidence_whose_commit_is_unknown_is_read_back(world: World, landed: bool) -> None:
+    """Another commits in between, so that the evidence goes alone; then the database breaks off on its COMMIT."""
+    await world.submit()
+    asked = broken = 0
+
+    async def ask(name: str, _: int) -> None:
+        nonlocal asked
+        if name == "find" and not asked:
+            asked += 1
+            await world.client.hold("job", reason="so that the revision moves")
+            await world.client.release("job")
+
+    class Breaking(Around):
+        async def commit(self, record: Any, **how: Any) -> Any:
+            nonlocal broken
+            if how["actor"].startswith("evidence of") and not broken:
+                broken += 1
+                if landed:
+                    await self.real.commit(record, **how)
+                raise CommitUnknown("the connection broke")
+            return await self.real.commit(record, **how)
+
+    launched = asyncio.ensure_future(world.supervisor().run("job"))
+    async with asyncio.timeout(30):
+        while not (await world.store.read("job")).submissions:
+            await asyncio.sleep(0.01)
+    launched.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await launched
+    supervisor = world.supervisor(store=Breaking(world.store), scheduler=Around(world.scheduler, before=ask))
+    record = await supervisor.run("job")
+    assert (asked, broken) == (1, 1)
+    assert record.settled
+    assert world.runs() == ["1.1"]
+
+
+async def test_the_lease_is_given_up_though_the_last_reply_cannot_be_kept(world: World) -> None:
+    await world.submit("sleep 60")
+    started, failures = asyncio.Event(), 0
+
+    async def start(name: str, _: int) -> None:
+        if name == "start":
+            started.set()
+            await asyncio.sleep(0.2)
+
+    async def fail(name: str, _: int) -> None:
+        nonlocal failures
+        if name == "commit" and started.is_set():
+            failures += 1
+            raise StoreUnavailable("the database is restarting")
+
+    store, scheduler = Around(world.store, before=fail), Around(world.scheduler, after=start)
+    work = asyncio.ensure_future(world.supervisor(store=store, scheduler=scheduler).run("job"))
+    await started.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert failures == 1
+    assert [listed.owner for listed in await world.store.jobs()] == [None]

@@ -27,11 +27,12 @@ CREATED = ("the job was created",)
 
 def prepare(record: Record, revision: int, commit: str) -> tuple[Record, bytes]:
     """The record as this revision, just as a reader will get it, and the document that holds it."""
-    document = encode(msgspec.structs.replace(record, revision=revision, commit=commit))
     try:
+        document = encode(msgspec.structs.replace(record, revision=revision, commit=commit))
         return decode(document), document
-    except UnreadableRecord as error:
+    except (UnreadableRecord, UnicodeEncodeError) as error:
         # The constructor does not check types, reading does: what is let through here would be lost for good.
+        # Half a character, as in an argument that is not UTF-8, cannot even be encoded.
         raise BadInput(f"job {record.key!r}: nothing was written, it could not be read back: {error}") from error
 
 

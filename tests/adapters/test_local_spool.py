@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import msgspec
@@ -364,6 +365,21 @@ async def test_a_mangled_object_is_shown_as_nobodys_and_disturbs_no_listing(rig:
             assert (await call(target, soon())).answer is Answer.REFUSED
         reply = await again.stop_job((target.name, neighbour.name), soon())
         assert reply.answer is (Answer.UNKNOWN if how == "no claim" else Answer.DONE)
+
+
+async def test_a_run_that_dates_its_output_beyond_all_years_disturbs_no_listing() -> None:
+    """A memory file system keeps any time that it is told."""
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        async with local_rig(Path(folder)) as rig:
+            case = Case(rig)
+            target = await case.running()
+            assert (await case.seen(target.id)).progress is not None
+            for name in (places.STDOUT, places.STDERR):
+                os.utime(Path(places.run_folder(str(rig.spool / "objects" / target.id), 1)) / name, (0, 3e11))
+            shown = await case.seen(target.id)
+            assert (shown.state, shown.progress) == (State.RUNNING, None)
+            await rig.go(case.line)
+            await case.until(target, State.ENDED)
 
 
 def local_rig_again(rig: LocalRig) -> Connection:

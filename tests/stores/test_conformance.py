@@ -105,9 +105,10 @@ class TestCommit:
     async def test_that_could_not_be_read_back_is_not_written(self, database: Database, store: Store) -> None:
         record = await created(store)
         before = await database.document(record.uid)
-        unreadable = msgspec.structs.replace(record, scheduler=7)
-        with pytest.raises(BadInput, match="read back"):
-            await committed(store, unreadable)
+        for name in (7, "half a character \udcff"):
+            unreadable = msgspec.structs.replace(record, scheduler=name)
+            with pytest.raises(BadInput, match="read back"):
+                await committed(store, unreadable)
         assert await database.document(record.uid) == before
 
 

@@ -117,9 +117,9 @@ def _earlier(folder: str, run: int) -> tuple[tuple[int, End], ...]:
 
 
 def _progress(where: str) -> datetime | None:
-    """When the payload last wrote anything."""
+    """When the payload last wrote anything; it can set these times itself, to years that no date has."""
     times = []
     for name in (spool.STDOUT, spool.STDERR):
-        with contextlib.suppress(OSError):
-            times.append(os.stat(os.path.join(where, name)).st_mtime)
-    return datetime.fromtimestamp(max(times), UTC) if times else None
+        with contextlib.suppress(OSError, OverflowError, ValueError):
+            times.append(datetime.fromtimestamp(os.stat(os.path.join(where, name)).st_mtime, UTC))
+    return max(times, default=None)
