@@ -173,10 +173,14 @@ def _janitor(session: Session, once: bool) -> int:
             janitor = Janitor(Told(plain, tell), {"local": adapter}, secrets=sources.read_secret, period_seconds=period)
             with logged(screen):
                 await janitor.run(once=once)
-            left = sum(bool(attention(row)) for row in await plain.jobs(settled=False))
+            unsettled = await plain.jobs(settled=False)
+        done = f"{plural(len(adopted), 'job')} supervised"
+        others = f"{plural(len(unsettled), 'job')} not settled, which others have or a person must decide"
         screen.result(
-            {"supervised": sorted(adopted)}, [f"nothing is left to do: {plural(len(adopted), 'job')} supervised"]
+            {"supervised": sorted(adopted), "unsettled": sorted(row.key for row in unsettled)},
+            [f"{done}; {others}" if unsettled else f"nothing is left to do: {done}"],
         )
+        left = sum(bool(attention(row)) for row in unsettled)
         if left:
             screen.say(f"{plural(left, 'job needs', 'jobs need')} attention: {session.command('ls', '--attention')}")
         return exits.FINE
