@@ -40,7 +40,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(holds: Callable[[], Any], what: str, seconds: float = 120) -> Any:
+def until(holds: Callable[[], Any], what: str, seconds: float = 240) -> Any:
     """What `holds` returns, once it is true."""
     end = time.monotonic() + seconds
     while not (held := holds()):
