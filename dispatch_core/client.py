@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from dispatch_core import ask, gate
 from dispatch_core.adapters.contract import Adapter, Job
@@ -23,6 +21,7 @@ from dispatch_core.plan import Plan, Spec, Value, problems
 from dispatch_core.record import KEY_LENGTH, Record, Result
 from dispatch_core.stores.contract import Store
 from dispatch_core.story import story
+from dispatch_core.surroundings import FreshId, Now, fresh_id, utc_now
 from dispatch_core.turn import Decision
 
 FOLLOW_SECONDS = 2.0
@@ -41,8 +40,10 @@ class Explanation(Value, frozen=True):
 class Client:
     """One asker's way to the records of one store. `who` is written into every commit."""
 
-    def __init__(self, store: Store, who: str = "") -> None:
+    def __init__(self, store: Store, who: str = "", *, now: Now = utc_now, fresh_id: FreshId = fresh_id) -> None:
         self.store = store
+        self.now = now
+        self.fresh_id = fresh_id
         self.who = who or f"person {getpass.getuser()}"
 
     async def submit(
@@ -59,12 +60,12 @@ class Client:
         if wrong:
             path, text = wrong[0]
             raise BadInput(f"job {key!r}: {'.'.join(map(str, path))}: {text}")
-        record = Record(key=key, uid=uuid.uuid4().hex[:16], scheduler=scheduler, spec=spec, plan=plan)
-        return await self.store.create(record, commit=uuid.uuid4().hex, actor=self.who, new=new)
+        record = Record(key=key, uid=self.fresh_id()[:16], scheduler=scheduler, spec=spec, plan=plan)
+        return await self.store.create(record, commit=self.fresh_id(), actor=self.who, new=new)
 
     async def cancel(self, key: str, *, reason: str = "", uid: str | None = None) -> Receipt:
         """Commit the cancel, and say what clean-up waits for; a second cancel returns the same receipt."""
-        record = await self._change(key, uid, lambda r: ask.cancel(r, self.who, datetime.now(UTC), reason))
+        record = await self._change(key, uid, lambda r: ask.cancel(r, self.who, self.now(), reason))
         got = receipt(record)
         assert got is not None  # noqa: S101 - a cancelled record has an outcome
         return got
@@ -81,9 +82,7 @@ class Client:
         self, key: str, result: Result, *, reason: str = "", uid: str | None = None, revision: int | None = None
     ) -> Record:
         """Say how a job came out that waits for a person."""
-        return await self._change(
-            key, uid, lambda r: ask.resolve(r, result, self.who, datetime.now(UTC), reason), revision
-        )
+        return await self._change(key, uid, lambda r: ask.resolve(r, result, self.who, self.now(), reason), revision)
 
     async def dispose(self, key: str, what: str, *, uid: str | None = None, revision: int | None = None) -> Record:
         """Say that a foreign object does not matter, or that an attempt made no object."""
@@ -113,7 +112,7 @@ class Client:
                 return read
             try:
                 return await self.store.commit(
-                    changed, against=read.revision, commit=uuid.uuid4().hex, actor=self.who, lines=story(read, changed)
+                    changed, against=read.revision, commit=self.fresh_id(), actor=self.who, lines=story(read, changed)
                 )
             except Conflict:
                 continue

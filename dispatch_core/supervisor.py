@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from dispatch_core.adapters.contract import Adapter, Job, Launch, Target
 from dispatch_core.errors import (
@@ -31,6 +29,7 @@ from dispatch_core.plan import Secret
 from dispatch_core.record import Answer, Call, Kind, Record, Reply, Submission, object_name
 from dispatch_core.stores.contract import Lease, Store
 from dispatch_core.story import story
+from dispatch_core.surroundings import FreshId, Now, fresh_id, utc_now
 from dispatch_core.turn import Decision, Send, Start
 
 log = logging.getLogger(__name__)
@@ -64,6 +63,8 @@ class Supervisor:
         lease_seconds: float | None = 30.0,
         drain_seconds: float = 30.0,
         name: str = "",
+        now: Now = utc_now,
+        fresh_id: FreshId = fresh_id,
     ) -> None:
         self.store = store
         self.adapter = adapter
@@ -71,7 +72,9 @@ class Supervisor:
         self.step_seconds = adapter.bounds.window_seconds + adapter.bounds.call_seconds
         self.lease_seconds = None if lease_seconds is None else max(lease_seconds, 2 * self.step_seconds)
         self.drain_seconds = drain_seconds
-        self.name = name or f"supervisor {uuid.uuid4().hex[:8]}"
+        self.name = name or f"supervisor {fresh_id()[:8]}"
+        self.now = now
+        self.fresh_id = fresh_id
 
     async def run(self, key: str, uid: str | None = None, *, until_outcome: bool = False) -> Record:
         """Attend to one job until it is settled, or until it has an outcome; returns its record.
@@ -181,7 +184,7 @@ class _Loop:
         try:
             listing = await self._find(read)
         except SchedulerUnavailable as error:
-            decision = unreachable(read, merged, datetime.now(UTC), str(error))
+            decision = unreachable(read, merged, self.s.now(), str(error))
         else:
             facts += seen(listing)
             decision = decide(read, observe(merged, listing, self.s.adapter.bounds, self.s.adapter.capabilities))
@@ -219,7 +222,7 @@ class _Loop:
         record = await self.s.store.commit(
             decision.record,
             against=read.revision,
-            commit=uuid.uuid4().hex,
+            commit=self.s.fresh_id(),
             actor=self.s.name,
             lines=lines,
             lease=self.lease,
@@ -240,7 +243,7 @@ class _Loop:
                 await self.s.store.commit(
                     merged,
                     against=newest.revision,
-                    commit=uuid.uuid4().hex,
+                    commit=self.s.fresh_id(),
                     actor=f"evidence of {self.s.name}",
                     lines=story(newest, merged),
                 )

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from dispatch_core.errors import UnreadableRecord
 from dispatch_core.record import Record
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease, Listed
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+from dispatch_core.surroundings import utc_now
 
 
 @dataclass
@@ -34,9 +31,13 @@ class Row:
     owner: str | None = None
     epoch: int = 0
     until: datetime | None = None
+    _read: tuple[bytes, Record] | None = None
 
     def record(self) -> Record:
-        return rules.read_document(self.document, self.key, self.uid, len(self.changes))
+        """As a reader gets it; read once for each revision, since nobody can change it."""
+        if self._read is None or self._read[0] is not self.document:
+            self._read = (self.document, rules.read_document(self.document, self.key, self.uid, len(self.changes)))
+        return self._read[1]
 
     def holder(self, now: datetime) -> str | None:
         return self.owner if self.until is not None and self.until > now else None
