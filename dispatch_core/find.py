@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting, merge, seen
+from dispatch_core.guards import built_in, guard
 from dispatch_core.plan import Cause, End, Value
 from dispatch_core.record import (
     ATTEMPTS,
@@ -29,6 +30,9 @@ from dispatch_core.record import (
 LONGEST_DELAY_SECONDS = 600.0
 """Between two repetitions of one call."""
 
+built_in("listing_begun_after_read", promise="C4 C1")  # a pass reads, then lists, and commits both against what it read
+built_in("gone_against_revision_read_before", promise="C4 C1")  # the absence and what follows from it are one commit
+
 
 class Observed(Value, frozen=True):
     """A record with a listing merged into it, and what the cluster declares."""
@@ -44,13 +48,25 @@ class Observed(Value, frozen=True):
     def began(self) -> datetime:
         return self.listing.began
 
+    @guard(
+        "expired_after_call_bound",
+        promise="L2",
+        history="expiry_by_listing_beginning",
+        without=lambda _, deadline: deadline,
+    )
     def expiry(self, deadline: datetime) -> datetime:
-        """When a call with this deadline can no longer land."""
+        """When a call with this deadline can no longer land: one that has begun takes up to the declared bound."""
         return deadline + timedelta(seconds=self.bounds.call_seconds)
 
     def expired(self, deadline: datetime) -> bool:
         """Whether it had expired before this listing looked (L2, L5); strictly, since it shows its beginning."""
-        return self.began > self.expiry(deadline)  # history: expiry_by_listing_beginning
+        return self._looked > self.expiry(deadline)
+
+    @property
+    @guard("expiry_by_listing_beginning", promise="L5", without=lambda observed: observed.listing.ended)
+    def _looked(self) -> datetime:
+        """When the listing looked, as far as anybody can say: what lands while it looks may not be in it."""
+        return self.began
 
     def unexpired(self, *kinds: Kind, object: str | None = None) -> tuple[Call, ...]:
         """Calls of these kinds, on one object or on any, that can still land."""
@@ -74,12 +90,16 @@ class Observed(Value, frozen=True):
 
     def spans(self, mark: Mark | None) -> bool:
         """Whether complete listings in a row, this one the last, span the absence rule."""
-        return self.listing.complete and mark is not None and mark.second is not None and self.began >= self.ripe(mark)
+        return _may_span(self.listing) and mark is not None and _has_second(mark) and self._is_ripe(mark)
+
+    @guard("absence_rule", promise="C4", without=True)
+    def _is_ripe(self, mark: Mark) -> bool:
+        """Whether its span is full; two listings a moment apart may come from one cache that is not yet filled."""
+        return self.began >= self.ripe(mark)
 
     def ripe(self, mark: Mark) -> datetime:
         """When a mark's span is full, if the next listings show the same."""
-        # history: absence_counted_from_second_listing
-        return (mark.second or mark.first) + timedelta(seconds=self.bounds.absence_seconds)
+        return _counted_from(mark) + timedelta(seconds=self.bounds.absence_seconds)
 
     # --- objects
 
@@ -92,21 +112,31 @@ class Observed(Value, frozen=True):
 
     def is_missing(self, object: Object) -> bool:
         """Not in this complete listing, though nothing has recorded its end."""
-        # history: absence_rule
-        return self.listing.complete and self.sighting(object.id) is None and object.state is not State.ENDED
+        return _may_miss(self.listing) and self.sighting(object.id) is None and object.state is not State.ENDED
 
     def is_gone(self, object: Object) -> bool:
         """Missing by the absence rule, or by a person's word. A decision's to use: never evidence."""
-        # history: gone_by_absence_rule
-        return self.is_missing(object) and (object.gone is not None or self.spans(object.missing))
+        return self.is_missing(object) and (object.gone is not None or self._is_absence_proven(object))
+
+    @guard("gone_by_absence_rule", promise="C4", without=True)
+    def _is_absence_proven(self, object: Object) -> bool:
+        """One listing without an object is not enough to call it gone: a live job would be launched again."""
+        return self.spans(object.missing)
+
+    @guard("listing_own_word", promise="S1", without=lambda *_: None)
+    def own_word(self, object: Object) -> Sighting | None:
+        """What this listing says of the object, before anything that is recorded of it: a controller that rolled back
+        lists alive what had ended."""
+        return self.sighting(object.id)
 
     def is_done(self, object: Object) -> bool:
         """Ended or gone: by this listing's word if it is listed, by the record's if it is not."""
-        sighting = self.sighting(object.id)
+        sighting = self.own_word(object)
         if sighting is not None:
-            return sighting.state is State.ENDED  # history: listing_own_word
+            return sighting.state is State.ENDED
         return object.state is State.ENDED or self.is_gone(object)
 
+    @guard("moved_back_before_the_outcome", promise="C3", without=False)
     def is_moved_back(self, object: Object) -> bool:
         """Listed alive although its end is recorded, or in a run that is over: a controller that rolled back."""
         sighting = self.sighting(object.id)
@@ -116,28 +146,43 @@ class Observed(Value, frozen=True):
 
     def never_opened(self, object: Object) -> bool:
         """No Open was ever committed for it, and no listing has shown it open."""
-        return not object.opened and all(  # history: open_committed_first
-            call.object != object.id for call in self.record.calls if call.kind is Kind.OPEN
-        )
+        return not _was_seen_open(object) and not self._has_open(object)
+
+    @guard("open_committed_first", promise="X3", without=False)
+    def _has_open(self, object: Object) -> bool:
+        """Whether an Open of it was committed: it may have landed, and the object may have run, unseen."""
+        return any(call.object == object.id for call in self.record.calls if call.kind is Kind.OPEN)
 
     def is_over(self, object: Object) -> bool:
         """Whether an earlier submission's canonical object can run no more, as N+1's gate asks (G8)."""
-        sighting = self.sighting(object.id)
+        sighting = self.own_word(object)
         if sighting is not None:
-            return sighting.state is State.ENDED and sighting.run == object.run
+            return sighting.state is State.ENDED and _is_newest_run(sighting, object)
         if object.state is State.ENDED:
             return True
-        never_ran = self.never_opened(object) and object.run == 1
-        return self.is_gone(object) and (object.state is State.ENDING or never_ran or object.gone is not None)
+        return self.is_gone(object) and self._cannot_run(object)
+
+    @guard("gone_earlier_submission", promise="G8", without=True)
+    def _cannot_run(self, object: Object) -> bool:
+        """Whether an object that is gone can run no more: last seen ending, never run, or a person says so. Gone alone
+        says nothing: a lost node may still run what it ran."""
+        never_ran = self.never_opened(object) and _is_on_first_run(object)
+        return object.state is State.ENDING or never_ran or object.gone is not None
 
     def end_of(self, object: Object, run: int) -> End | None:
         """How a run ended: a cancellation that we asked for is `stopped`, any other `stopped_outside`."""
         end = object.end_of(run)
         if end is None or end.cause is not Cause.STOPPED_OUTSIDE:
             return end
-        # history: own_stop_fires_no_rule
+        if not self._is_our_stop(object, run):
+            return end
+        return End(cause=Cause.STOPPED, message=end.message, seconds=end.seconds)
+
+    @guard("own_stop_fires_no_rule", promise="T41", without=False)
+    def _is_our_stop(self, object: Object, run: int) -> bool:
+        """Whether we asked for this run's cancellation: else every recovery would trigger the next."""
         ours = self.record.call(Kind.STOP, object.id, run) or self.record.call(Kind.STOP_JOB)
-        return end if ours is None else End(cause=Cause.STOPPED, message=end.message, seconds=end.seconds)
+        return ours is not None
 
     def newest_end(self, object: Object) -> End | None:
         """The end of its newest run, if that has ended, or the object is gone; asked of none that moved back."""
@@ -167,37 +212,122 @@ class Observed(Value, frozen=True):
         """Whether an attempt has no object, or none any more."""
         objects = self.made(submission, attempt)
         if objects:
-            return self.listing.complete and all(self.sighting(o.id) is None and self.is_done(o) for o in objects)
-        if attempt.disposed or self.record.plan.unmatched == "manual":
+            return _may_lack(self.listing) and all(self.sighting(o.id) is None and self.is_done(o) for o in objects)
+        if attempt.disposed or self._is_for_a_person():
             return attempt.disposed
-        return self.expired(attempt.deadline) and self.spans(attempt.missing)
+        return self._landed_by_now(attempt) and self._is_never_created(attempt)
+
+    @guard("manual_attempts", promise="S1", without=False)
+    def _is_for_a_person(self) -> bool:
+        """Whether only a person may say that an attempt made no object."""
+        return self.record.plan.unmatched == "manual"
+
+    @guard("never_created_after_expiry", promise="S1", history="late_landing_of_start", without=True)
+    def _landed_by_now(self, attempt: Attempt) -> bool:
+        """Whether the attempt's Start has landed, if it ever does."""
+        return self.expired(attempt.deadline)
+
+    @guard("never_created_spans_absence", promise="S1 P3", history="absence_rule", without=True)
+    def _is_never_created(self, attempt: Attempt) -> bool:
+        """Whether listings that span the absence rule show no object of it."""
+        return self.spans(attempt.missing)
 
     def is_unmatched(self, submission: Submission, attempt: Attempt) -> bool:
         """Whether nobody knows if the attempt made an object."""
-        told = attempt.reply is not None and attempt.reply.answer in (Answer.REFUSED, Answer.LATE)
-        return not told and not attempt.disposed and not self.made(submission, attempt)
+        return not _is_told(attempt) and not attempt.disposed and not self.made(submission, attempt)
 
     def end_without_object(self, submission: Submission) -> End | None:
         """How a submission ended that has no object to run: refused, or never created; None: it has not."""
-        settled = [
-            (a, a.reply is not None and a.reply.answer in (Answer.REFUSED, Answer.LATE)) for a in submission.attempts
-        ]
-        if not all(told or (self.expired(a.deadline) and self.is_absent(submission, a)) for a, told in settled):
+        attempts = submission.attempts
+        if not all(_is_told(a) or (self.expired(a.deadline) and self.is_absent(submission, a)) for a in attempts):
             return None
-        refused = [a.reply.text for a in submission.attempts if a.reply and a.reply.answer is Answer.REFUSED]
+        refused = [attempt.reply.text for attempt in attempts if attempt.reply and is_refused(attempt)]
         if refused:
             return End(cause=Cause.REFUSED, message=refused[-1])
-        if sum(not is_late(a) for a in submission.attempts) < ATTEMPTS:
+        if not _is_spent(submission):
             return None
         return End(cause=Cause.NEVER_CREATED, message=f"{ATTEMPTS} attempts expired without an object")
 
 
 def observe(record: Record, listing: Listing, bounds: Bounds, capabilities: Capabilities) -> Observed:
     """The record as this listing shows it: its evidence merged, in memory."""
-    # history: listing_begun_after_read
     return Observed(record=merge(record, seen(listing)), listing=listing, bounds=bounds, capabilities=capabilities)
 
 
 def last_expiry(observed: Observed, calls: Iterable[Call]) -> datetime | None:
     """When the last of these calls expires."""
     return max((observed.expiry(call.deadline) for call in calls), default=None)
+
+
+# --- what else the words rest on, one condition each
+
+
+@guard("incomplete_spans_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+def _may_span(listing: Listing) -> bool:
+    """Whether a span of absence may end with it."""
+    return listing.complete
+
+
+@guard("incomplete_misses_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+def _may_miss(listing: Listing) -> bool:
+    """Whether an object that it does not show is missing."""
+    return listing.complete
+
+
+@guard("incomplete_lacks_no_attempt", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+def _may_lack(listing: Listing) -> bool:
+    """Whether an attempt whose objects it does not show has none any more."""
+    return listing.complete
+
+
+@guard("absence_in_three_listings", promise="C4", line=2, history="absence_rule", without=True)
+def _has_second(mark: Mark) -> bool:
+    """Whether two listings showed the absence before this one."""
+    return mark.second is not None
+
+
+@guard("absence_counted_from_second_listing", promise="C4", line=2, without=lambda mark: mark.first)
+def _counted_from(mark: Mark) -> datetime:
+    """Where the span begins: the pass of the second listing read a record that holds the first's mark."""
+    return mark.second or mark.first
+
+
+@guard("seen_open_may_have_run", promise="X3", history="never_ran", without=False)
+def _was_seen_open(object: Object) -> bool:
+    """Whether a listing has shown it open, whoever opened it."""
+    return object.opened
+
+
+@guard("requeued_may_have_run", promise="X3", history="gone_earlier_submission", without=True)
+def _is_on_first_run(object: Object) -> bool:
+    """Whether it was never requeued: there is no later run without an earlier one."""
+    return object.run == 1
+
+
+@guard("over_in_its_highest_run", promise="G8", history="earlier_submissions_over", without=True)
+def _is_newest_run(sighting: Sighting, object: Object) -> bool:
+    """Whether no later run of it was ever listed."""
+    return sighting.run == object.run
+
+
+def _is_told(attempt: Attempt) -> bool:
+    """Whether a reply says that nothing happened."""
+    return attempt.reply is not None and attempt.reply.answer in (Answer.REFUSED, Answer.LATE)
+
+
+@guard("late_is_not_refused", promise="G5", without=lambda attempt: _is_told(attempt))
+def is_refused(attempt: Attempt) -> bool:
+    """Whether the scheduler refused it, and says why; `late` says only that we were slow."""
+    return attempt.reply is not None and attempt.reply.answer is Answer.REFUSED
+
+
+@guard("late_is_not_counted", promise="G5", history="late_is_not_refused", without=True)
+def is_counted(attempt: Attempt) -> bool:
+    """Whether it is one of the three: a `late` one is not, nothing happened."""
+    return not is_late(attempt)
+
+
+@guard("never_created_after_all_attempts", promise="G5", history="three_attempts", without=True)
+def _is_spent(submission: Submission) -> bool:
+    """Whether all the attempts that count were made: no reply never means not created."""
+    return sum(is_counted(attempt) for attempt in submission.attempts) >= ATTEMPTS

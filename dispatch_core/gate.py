@@ -7,9 +7,10 @@ the very list that `next` obeys.
 from __future__ import annotations
 
 from dispatch_core.find import Observed
+from dispatch_core.guards import guard
 from dispatch_core.plan import Cause, Value
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Kind, Object, Record, State, run_key
+from dispatch_core.record import Intent, Kind, Object, Record, State, run_key
 
 
 class Condition(Value, frozen=True):
@@ -28,13 +29,13 @@ def conditions(record: Record, observed: Observed, object: Object) -> tuple[Cond
     return (
         Condition(
             name="listing",
-            holds=observed.listing.complete,
+            holds=_may_open(observed),
             text="the listing is complete" if observed.listing.complete else "the listing is not complete",
             reason=Reason.LISTING_INCOMPLETE,
         ),
         Condition(
             name="outcome",
-            holds=record.outcome is None,
+            holds=_is_meant_to_run(record),
             text="the job is meant to run" if record.outcome is None else f"the job has {record.outcome.result}",
             reason=Reason.OUTCOME,
         ),
@@ -47,11 +48,11 @@ def conditions(record: Record, observed: Observed, object: Object) -> tuple[Cond
 
 def _duplicates(record: Record, observed: Observed) -> Condition:
     newest = record.submissions[-1]
-    living = [o.id for o in record.objects if o.retired and not observed.is_done(o)]
+    living = [o.id for o in record.objects if o.retired and not _is_gone_or_ended(observed, o)]
     unretired = [o.id for o in record.of(newest.number) if not o.retired and o.id != newest.canonical]
     return Condition(
         name="duplicates",
-        holds=not living and not unretired,  # history: retired_all_gone_before_open
+        holds=not living and _is_sole(unretired),
         text=f"not yet gone: {', '.join(living + unretired)}" if living or unretired else "no duplicate is left",
         reason=Reason.AWAITING_DUPLICATES,
         object=next(iter(living + unretired), None),
@@ -65,15 +66,16 @@ def _earlier(record: Record, observed: Observed) -> tuple[Condition, ...]:
         object = record.object(submission.canonical) if submission.canonical else None
         if object is None:
             continue
-        requeues = observed.unexpired(Kind.REQUEUE, object=object.id)  # history: refused_requeue_is_resubmitted
         gone = observed.is_gone(object) and not observed.is_over(object)
-        over = observed.is_over(object) and not requeues  # history: earlier_submissions_over
+        over, requeued = _is_over(observed, object), _may_be_requeued(observed, object)
         rows.append(
             Condition(
                 name=f"submission {submission.number} over",
-                holds=over,
-                text=f"{object.id} is over" if over else _why_not_over(object, observed, gone, bool(requeues)),
-                reason=Reason.GONE if gone else Reason.AWAITING_EXPIRY if requeues else Reason.AWAITING_EARLIER,
+                holds=over and not requeued,
+                text=_why_not_over(object, observed, gone, requeued)
+                if requeued or not over
+                else f"{object.id} is over",
+                reason=Reason.GONE if gone else Reason.AWAITING_EXPIRY if requeued else Reason.AWAITING_EARLIER,
                 object=object.id,
             )
         )
@@ -94,11 +96,11 @@ def _why_not_over(object: Object, observed: Observed, gone: bool, requeued: bool
 def _runs(record: Record, observed: Observed, object: Object) -> Condition:
     """Every earlier run of this object is judged, and nothing decided for one is outstanding."""
     keys = [run_key(object.id, run) for run in range(1, object.run)]
-    open_keys = [key for key in keys if record.spent(key) is None]
-    outstanding = [i.key for i in record.intents if i.key in keys and i.cause is not Cause.VANISHED]
+    open_keys = [key for key in keys if not _is_judged(record, key)]
+    outstanding = [intent.key for intent in record.intents if intent.key in keys and _is_outstanding(intent)]
     return Condition(
         name="earlier runs",
-        holds=not open_keys and not outstanding,  # history: earlier_runs_judged_first
+        holds=not open_keys and not outstanding,
         text=f"not yet judged: {', '.join(open_keys + outstanding)}" if open_keys or outstanding else "all are judged",
         reason=Reason.AWAITING_END,
         object=object.id,
@@ -107,19 +109,80 @@ def _runs(record: Record, observed: Observed, object: Object) -> Condition:
 
 def _held(record: Record, observed: Observed, object: Object) -> Condition:
     wanted = [hold for hold in record.holds if not hold.lifted]
-    on = is_hold_on(observed, object)  # history: hold_on_before_open
+    on = is_hold_on(observed, object)
     text = "no hold is asked for" if not wanted else "the hold is on the object" if on else "the hold is not on yet"
     return Condition(name="hold", holds=not wanted or on, text=text, reason=Reason.AWAITING_HOLD, object=object.id)
 
 
 def is_hold_on(observed: Observed, object: Object) -> bool:
     """Whether the listing shows the hold bit, and no release of it can still land (L3)."""
-    sighting = observed.sighting(object.id)
-    listed = sighting is not None and sighting.hold
-    # history: release_unexpired_keeps_gate_shut
-    return listed and not observed.unexpired(Kind.RELEASE, object=object.id)
+    return _is_listed_held(observed, object) and not _may_be_released(observed, object)
 
 
 def is_shut(observed: Observed, object: Object) -> bool:
     sighting = observed.sighting(object.id)
     return sighting is not None and sighting.state is State.GATED
+
+
+# --- the conditions, one by one
+
+
+@guard("incomplete_opens_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+def _may_open(observed: Observed) -> bool:
+    """Whether the listing shows everything that could run beside it."""
+    return observed.listing.complete
+
+
+@guard("open_before_the_outcome", promise="X3", history="cancel_races_open", without=True)
+def _is_meant_to_run(record: Record) -> bool:
+    return record.outcome is None
+
+
+@guard("retired_all_gone_before_open", promise="G8", line=2, without=True)
+def _is_gone_or_ended(observed: Observed, object: Object) -> bool:
+    """Whether a retired object is out of the way: a Stop may not have landed, or do nothing."""
+    return observed.is_done(object)
+
+
+@guard("all_retired_before_open", promise="G8", line=2, history="retired_all_gone_before_open", without=True)
+def _is_sole(unretired: list[str]) -> bool:
+    """Whether every other object of the submission is retired."""
+    return not unretired
+
+
+@guard("earlier_submissions_over", promise="G8 G9", without=True)
+def _is_over(observed: Observed, object: Object) -> bool:
+    """Whether an earlier submission's object can run no more: else two of them run at once."""
+    return observed.is_over(object)
+
+
+@guard("gate_waits_for_requeue_expiry", promise="L4", line=2, history="refused_requeue_is_resubmitted", without=False)
+def _may_be_requeued(observed: Observed, object: Object) -> bool:
+    """Whether a requeue of an earlier submission's object can still land, whatever it replied."""
+    return bool(observed.unexpired(Kind.REQUEUE, object=object.id))
+
+
+@guard("earlier_runs_judged_first", promise="X3", without=True)
+def _is_judged(record: Record, key: str) -> bool:
+    """Whether an earlier run of the object has had what follows its end decided."""
+    return record.spent(key) is not None
+
+
+@guard("earlier_intents_carried_out_first", promise="X3", history="resubmit_beside_a_rerun", without=False)
+def _is_outstanding(intent: Intent) -> bool:
+    """Whether what was decided for an earlier run is still to be done; what was decided for an object that had vanished
+    keeps no gate shut once it is listed again."""
+    return intent.cause is not Cause.VANISHED
+
+
+@guard("hold_on_before_open", promise="G8", without=True)
+def _is_listed_held(observed: Observed, object: Object) -> bool:
+    """Whether the listing shows the hold bit; the gate is not a hold, and that a hold was asked for is not enough."""
+    sighting = observed.sighting(object.id)
+    return sighting is not None and sighting.hold
+
+
+@guard("release_unexpired_keeps_gate_shut", promise="L3 G8", without=False)
+def _may_be_released(observed: Observed, object: Object) -> bool:
+    """Whether a release of an earlier hold can still land, and take the hold off behind the open gate."""
+    return bool(observed.unexpired(Kind.RELEASE, object=object.id))

@@ -344,7 +344,7 @@ def _twice(values: Iterable[object]) -> bool:
 
 def is_late(attempt: Attempt) -> bool:
     """Whether the host refused the attempt as too late: it is not one of the three."""
-    return attempt.reply is not None and attempt.reply.answer is Answer.LATE  # history: late_is_not_refused
+    return attempt.reply is not None and attempt.reply.answer is Answer.LATE
 
 
 def run_key(object: str, run: int) -> str:

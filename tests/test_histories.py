@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.guards import GUARDS
 from tests.promises import PROMISES
 from tests.telling import Teller, retold, shows
 from tests.world import Impossible
@@ -31,6 +32,7 @@ def test_history(path: Path, request: pytest.FixtureRequest) -> None:
 
 def test_every_history_that_a_guard_names_is_told() -> None:
     named = {name for room in ROOMS.rglob("*.py") for name in re.findall(r"# history: (\w+)", room.read_text())}
+    named |= {guard.history for guard in GUARDS.values()}
     assert named
     assert {name for name in named if not (FOLDER / f"{name}.txt").exists()} == set()
 
