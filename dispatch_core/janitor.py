@@ -16,6 +16,7 @@ from dispatch_core.reasons import FOR_A_PERSON
 from dispatch_core.record import Record, State, read_name
 from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Secrets, Supervisor, no_secrets
+from dispatch_core.surroundings import FreshId, Now, fresh_id, utc_now
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +36,14 @@ class Janitor:
         secrets: Secrets = no_secrets,
         period_seconds: float = 30.0,
         lease_seconds: float | None = 30.0,
+        now: Now = utc_now,
+        fresh_id: FreshId = fresh_id,
     ) -> None:
         self.store = store
         self.adapters = adapters
         self.period_seconds = period_seconds
         self.supervisors = {
-            name: Supervisor(store, adapter, secrets=secrets, lease_seconds=lease_seconds)
+            name: Supervisor(store, adapter, secrets=secrets, lease_seconds=lease_seconds, now=now, fresh_id=fresh_id)
             for name, adapter in adapters.items()
         }
 

@@ -7,7 +7,7 @@ holds values only. It reads no clock: every time in a record that a decision res
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -266,8 +266,10 @@ class Record(Value, frozen=True):
         return tuple(object for object in self.objects if object.submission == submission and not object.foreign)
 
     def call(self, kind: Kind, object: str | None = None, run: int = 0, hold: int = 0) -> Call | None:
-        wanted = (kind, object, run, hold)
-        return next((call for call in self.calls if call.identity == wanted), None)
+        for call in self.calls:
+            if call.kind is kind and call.object == object and call.run == run and call.hold == hold:
+                return call
+        return None
 
     def spent(self, key: str) -> str | None:
         """The rule that this end's unit was spent on."""
@@ -288,44 +290,55 @@ class Record(Value, frozen=True):
         )
 
 
+_UID = re.compile(r"[0-9a-z]{8,32}")
+
+
 def _broken(record: Record) -> Iterator[str]:
     """What no record may be, in one sentence each."""
     if not 1 <= len(record.key) <= KEY_LENGTH:
         yield f"the key has {len(record.key)} characters; 1 to {KEY_LENGTH} are allowed"
-    if re.fullmatch(r"[0-9a-z]{8,32}", record.uid) is None:
+    if _UID.fullmatch(record.uid) is None:
         yield f"the uid {record.uid!r} is not 8 to 32 digits and small letters"
     if record.format != FORMAT:
         yield f"it has format {record.format}; this version reads format {FORMAT}"
-    if [s.number for s in record.submissions] != list(range(1, len(record.submissions) + 1)):
-        yield "its submissions are not numbered 1, 2, ..."
-    for submission in record.submissions:
-        yield from _broken_submission(record, submission)
-    for rows, sentence in (
-        ((object.id for object in record.objects), "an object is in it twice"),
-        ((call.identity for call in record.calls), "a call is in it twice"),
-        ((unit.key for unit in record.budget), "one end spent two units of budget"),
-        ((intent.key for intent in record.intents), "one end has two intents"),
-    ):
-        if _twice(rows):
-            yield sentence
-    if any(intent.do not in AGAIN for intent in record.intents):
-        yield "an intent neither resubmits nor requeues"
+    objects = {object.id: object for object in record.objects}
+    for number, submission in enumerate(record.submissions, 1):
+        if submission.number != number:
+            yield "its submissions are not numbered 1, 2, ..."
+        yield from _broken_submission(submission, objects)
+    if len(objects) < len(record.objects):
+        yield "an object is in it twice"
+    if len({call.identity for call in record.calls}) < len(record.calls):
+        yield "a call is in it twice"
+    if len({unit.key for unit in record.budget}) < len(record.budget):
+        yield "one end spent two units of budget"
+    if record.intents:
+        yield from _broken_intents(record.intents)
     yield from _broken_outcome(record)
 
 
-def _broken_submission(record: Record, submission: Submission) -> Iterator[str]:
-    number = submission.number
-    if [a.number for a in submission.attempts] != list(range(1, len(submission.attempts) + 1)):
-        yield f"the attempts of submission {number} are not numbered 1, 2, ..."
-    if sum(not is_late(a) for a in submission.attempts) > ATTEMPTS:
-        yield f"submission {number} has more than {ATTEMPTS} attempts"
+def _broken_submission(submission: Submission, objects: Mapping[str, Object]) -> Iterator[str]:
+    counted = 0
+    for number, attempt in enumerate(submission.attempts, 1):
+        if attempt.number != number:
+            yield f"the attempts of submission {submission.number} are not numbered 1, 2, ..."
+        counted += not is_late(attempt)
+    if counted > ATTEMPTS:
+        yield f"submission {submission.number} has more than {ATTEMPTS} attempts"
     if submission.canonical is None:
         return
-    chosen = record.object(submission.canonical)
-    if chosen is None or chosen.foreign or chosen.submission != number:
-        yield f"the canonical object of submission {number} is not one of its objects"
+    chosen = objects.get(submission.canonical)
+    if chosen is None or chosen.foreign or chosen.submission != submission.number:
+        yield f"the canonical object of submission {submission.number} is not one of its objects"
     elif chosen.retired:
-        yield f"the canonical object of submission {number} is retired"
+        yield f"the canonical object of submission {submission.number} is retired"
+
+
+def _broken_intents(intents: tuple[Intent, ...]) -> Iterator[str]:
+    if len({intent.key for intent in intents}) < len(intents):
+        yield "one end has two intents"
+    if any(intent.do not in AGAIN for intent in intents):
+        yield "an intent neither resubmits nor requeues"
 
 
 def _broken_outcome(record: Record) -> Iterator[str]:
@@ -335,11 +348,6 @@ def _broken_outcome(record: Record) -> Iterator[str]:
         yield "it has an outcome and an intent"
     if record.outcome is not None and any(not hold.lifted for hold in record.holds):
         yield "it has an outcome and a hold"
-
-
-def _twice(values: Iterable[object]) -> bool:
-    listed = list(values)
-    return len(set(listed)) != len(listed)
 
 
 def is_late(attempt: Attempt) -> bool:
@@ -374,9 +382,12 @@ def object_name(uid: str, submission: int, attempt: int) -> str:
     return f"dispatch-{uid}-{submission}-{attempt}"
 
 
+_NAME = re.compile(r"dispatch-([0-9a-z]{8,32})-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})")
+
+
 def read_name(name: str) -> Tags | None:
     """What a name carries; None where it is not one of ours, or mangled."""
-    found = re.fullmatch(r"dispatch-([0-9a-z]{8,32})-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})", name)
+    found = _NAME.fullmatch(name)
     return None if found is None else Tags(found[1], int(found[2]), int(found[3]))
 
 

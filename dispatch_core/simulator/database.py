@@ -1,0 +1,198 @@
+"""An actor's connection to the simulated store: the real memory store behind a line that is slow, breaks and lags.
+
+One rule: every statement happens whole or not at all, as a database's transaction does; what its sender learns of it is
+another matter. A commit whose answer was lost is repeated under its own id, as the SQL store repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from dispatch_core.errors import DispatchError, StoreUnavailable
+from dispatch_core.record import Record
+from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.trace import Acknowledged, Committed, Read, Refused
+from dispatch_core.simulator.world import Being, World
+from dispatch_core.stores import rules
+from dispatch_core.stores.contract import Change, Lease, Listed
+from dispatch_core.stores.memory import MemoryStore
+
+
+T = TypeVar("T")
+
+
+class Database:
+    """The store of one actor."""
+
+    def __init__(self, world: World, being: Being) -> None:
+        self.world = world
+        self.being = being
+
+    @property
+    def _store(self) -> MemoryStore:
+        return self.world.store
+
+    # --- reading
+
+    async def read(self, key: str, uid: str | None = None) -> Record:
+        def read() -> Record:
+            record = whole(self._store.read(key, uid))
+            if record.revision > 1 and self._struck(Fault.STALE_READ):
+                self.world.count(Fault.STALE_READ)
+                record = self.world.revision(record.revision - 1 - self.being.tape.below(min(3, record.revision - 1)))
+            self.being.read = record.revision
+            return record
+
+        record: Record = await self._ask(read)
+        self.being.read = record.revision
+        self.world.tell(Read(self.world.now, self.being.name, record.revision))
+        return record
+
+    async def jobs(
+        self, *, settled: bool | None = None, key_prefix: str = "", uids: frozenset[str] | None = None
+    ) -> list[Listed]:
+        rows: list[Listed] = await self._ask(
+            lambda: whole(self._store.jobs(settled=settled, key_prefix=key_prefix, uids=uids))
+        )
+        return rows
+
+    async def history(self, key: str, uid: str | None = None) -> list[Change]:
+        changes: list[Change] = await self._ask(lambda: whole(self._store.history(key, uid)))
+        return changes
+
+    # --- writing
+
+    async def create(self, record: Record, *, commit: str, actor: str, new: bool = False) -> Record:
+        def create() -> Record:
+            before = self.world.record
+            after = whole(self._store.create(record, commit=commit, actor=actor, new=new))
+            if before is None:
+                self.world.tell(Committed(self.world.now, self.being.name, None, after, False, False, actor))
+            return after
+
+        created: Record = await self._ask(create)
+        self.being.read = created.revision
+        return created
+
+    async def commit(
+        self,
+        record: Record,
+        *,
+        against: int,
+        commit: str,
+        actor: str,
+        lines: tuple[str, ...],
+        lease: Lease | None = None,
+    ) -> Record:
+        world, tape = self.world, self.being.tape
+
+        def attempt() -> Record:
+            before, held = world.record, world.holds(lease)
+            after = whole(
+                self._store.commit(record, against=against, commit=commit, actor=actor, lines=lines, lease=lease)
+            )
+            if after.revision > (before.revision if before is not None else 0):
+                told = Committed(
+                    world.now, self.being.name, before, after, lease is not None, lease is not None and not held, actor
+                )
+                world.tell(told)
+                world.changed()
+            return after
+
+        try:
+            written = await self._committed(attempt, record.key, commit, tape)
+        except DispatchError as error:
+            world.tell(Refused(world.now, self.being.name, against, type(error).__name__))
+            raise
+        world.tell(Acknowledged(world.now, self.being.name, written.revision, commit))
+        self.being.read = written.revision
+        return written
+
+    async def _committed(self, attempt: Callable[[], Record], key: str, commit: str, tape: Any) -> Record:
+        """One commit, and what becomes of it: it lands, it does not, or nobody can tell."""
+        if self._struck(Fault.COMMIT_REFUSED):
+            self.world.count(Fault.COMMIT_REFUSED)
+            raise await self._broken(lambda: None, StoreUnavailable("the store ended the transaction"))
+        if self._struck(Fault.COMMIT_REPEATED):
+            self.world.count(Fault.COMMIT_REPEATED)
+            await self._broken(attempt if tape.chance(0.5) else lambda: None, None)
+        elif self._struck(Fault.COMMIT_UNKNOWN):
+            self.world.count(Fault.COMMIT_UNKNOWN)
+            raise await self._broken(attempt if tape.chance(0.5) else lambda: None, rules.unknown(key, commit))
+        elif self._struck(Fault.COMMIT_LATE):
+            self.world.count(Fault.COMMIT_LATE)
+            self.world.clock.at(self.world.now + tape.among((0.5, 3.0, 12.0)), _quietly, attempt)
+            raise await self._broken(lambda: None, rules.unknown(key, commit))
+        written: Record = await self._ask(attempt)
+        return written
+
+    async def _broken(self, attempt: Callable[[], Any], error: DispatchError | None) -> DispatchError:
+        """The transaction happens, or not, and its connection breaks."""
+
+        def act(back: Callable[..., None]) -> None:
+            _quietly(attempt)
+            back(None, 0.05)
+
+        await self.world.exchange(self.being, self.being.tape.seconds(0.002, 0.05), act)
+        return error or StoreUnavailable("the connection was broken")
+
+    # --- ownership
+
+    async def acquire(self, record: Record, owner: str, seconds: float) -> Lease:
+        lease: Lease = await self._ask(lambda: whole(self._store.acquire(record, owner, seconds)))
+        return lease
+
+    async def renew(self, lease: Lease, seconds: float) -> None:
+        await self._ask(lambda: whole(self._store.renew(lease, seconds)))
+
+    async def release(self, lease: Lease) -> None:
+        await self._ask(lambda: whole(self._store.release(lease)))
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+    # --- the line
+
+    async def _ask(self, work: Callable[[], Any]) -> Any:
+        """One statement, there and back."""
+        world, tape = self.world, self.being.tape
+        fails = self._struck(Fault.STORE_FAILS)
+
+        def act(back: Callable[..., None]) -> None:
+            if world.now < world.down_until:
+                world.count(Fault.STORE_DOWN)
+                back(StoreUnavailable("the store is down"), 0.1)
+                return
+            if fails:
+                world.count(Fault.STORE_FAILS)
+                back(StoreUnavailable("the connection was reset"), 0.1)
+                return
+            try:
+                answer = work()
+            except DispatchError as error:
+                answer = error
+            back(answer, tape.seconds(0.002, 0.02))
+
+        return await world.exchange(self.being, tape.seconds(0.002, 0.03), act)
+
+    def _struck(self, fault: Fault) -> bool:
+        return self.world.faults.strikes(fault, self.being.tape)
+
+
+def _quietly(attempt: Callable[[], Any]) -> None:
+    """What a transaction that nobody hears of does: it lands, or it is refused."""
+    try:
+        attempt()
+    except DispatchError:
+        return
+
+
+def whole(work: Coroutine[Any, Any, T]) -> T:
+    """What a method of the memory store returns: none of them waits."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        returned: T = done.value
+        return returned
+    raise RuntimeError("a method of the memory store waited")

@@ -1,0 +1,163 @@
+"""Everything that can go wrong, by name, and which of it goes wrong in one history.
+
+One rule: a fault is counted when it changed an answer or an order, not when it was drawn. Which kinds are switched on,
+and how often they come, is drawn for each history (a swarm): one in which everything fails at once shows less than many
+in which a few things fail often.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+
+from dispatch_core.errors import BadInput
+from dispatch_core.simulator.tape import Branch
+
+
+class Fault(StrEnum):
+    """One kind of fault; its docstring says when it counts."""
+
+    # calls on the scheduler
+    CALL_LOST = "call_lost"
+    """A call never reaches the host, and nobody says so."""
+    REPLY_LOST = "reply_lost"
+    """A call takes effect, and its reply never comes."""
+    REPLY_BROKEN = "reply_broken"
+    """A call takes effect, and its reply is an error."""
+    CALL_LATE = "call_late"
+    """A call reaches the host after its deadline."""
+    CALL_DOUBLED = "call_doubled"
+    """A call reaches the host twice."""
+    CALL_REFUSED = "call_refused"
+    """The scheduler refuses a call that it could have carried out."""
+    EFFECT_LATE = "effect_late"
+    """A call takes effect up to the call bound after the host let it through; its sender has given it up by then."""
+    START_BEYOND_BOUND = "start_beyond_bound"
+    """A Start makes its object after it had expired."""
+    STOP_IGNORED = "stop_ignored"
+    """A Stop is answered, and its object goes on."""
+
+    # listings
+    FIND_FAILS = "find_fails"
+    FIND_SLOW = "find_slow"
+    """A listing takes so long that its asker gives it up, or that calls decided on it come late."""
+    FIND_INCOMPLETE = "find_incomplete"
+    """A listing leaves an object out, and says that it is not complete."""
+    FIND_EMPTY = "find_empty"
+    """A listing that says it is complete shows nothing, for less than the absence rule's span."""
+    FIND_HIDES = "find_hides"
+    """A listing that says it is complete leaves one object out, for less than the absence rule's span."""
+    SILENCE = "silence"
+    """The scheduler answers nothing for minutes, at times for hours."""
+    SLOWNESS = "slowness"
+    """Every call takes half a minute, for minutes."""
+    WATCH_MISSES = "watch_misses"
+    """A change wakes nobody who watches."""
+
+    # the scheduler itself
+    PURGE = "purge"
+    """An object that has ended is not listed any more."""
+    UNACCOUNTED = "unaccounted"
+    """The ends of earlier runs are not told."""
+    UNTOLD_END = "untold_end"
+    """A run has ended, and the scheduler does not say how."""
+    UNKNOWN_WORD = "unknown_word"
+    """An object is in a state that this version does not know."""
+    RESTART = "restart"
+    """The scheduler loses objects that it had acknowledged, and gives their ids to others."""
+    ROLLED_BACK = "rolled_back"
+    """A controller restarts from an older copy: an object is where it was before."""
+    OWN_REQUEUE = "own_requeue"
+    """The scheduler runs an object again on its own, a cancelled one too."""
+    WIPED_HOLD = "wiped_hold"
+    """A requeue takes the hold bit off."""
+    FOREIGN = "foreign"
+    """Something appears that carries the job's key, or its uid, and that nobody launched."""
+
+    # people at the scheduler
+    ADMIN_HOLDS = "admin_holds"
+    ADMIN_RELEASES = "admin_releases"
+    ADMIN_REQUEUES = "admin_requeues"
+    ADMIN_STOPS = "admin_stops"
+    ADMIN_OPENS = "admin_opens"
+
+    # people at the record
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+    RESOLVE = "resolve"
+    DISPOSE = "dispose"
+    BAD_JOB = "bad_job"
+    """A job that cannot be accepted is submitted: it is refused, and nothing is written."""
+
+    # the store
+    STORE_FAILS = "store_fails"
+    """The store does not answer, and nothing happened."""
+    STORE_DOWN = "store_down"
+    """The store answers nothing for minutes."""
+    STALE_READ = "stale_read"
+    """A read shows a revision that is not the newest any more."""
+    COMMIT_REFUSED = "commit_refused"
+    """A commit does not land, and that is said."""
+    COMMIT_UNKNOWN = "commit_unknown"
+    """The connection breaks on a commit: it landed, or it did not, and reading it back fails as well."""
+    COMMIT_REPEATED = "commit_repeated"
+    """The connection breaks on a commit, and the store repeats it under its id."""
+    COMMIT_LATE = "commit_late"
+    """A commit lands after it was given up."""
+
+    # the supervisors
+    CRASH = "crash"
+    STALL = "stall"
+    """A supervisor stands still, at times for longer than its lease."""
+    LEASE_TAKEN = "lease_taken"
+    """A live supervisor's lease is given to another."""
+    LEAVES = "leaves"
+    """A supervisor is asked to leave, and drains its step."""
+    CLOCK_OFF = "clock_off"
+    """A supervisor's own clock is wrong, or steps."""
+    SECRET_MISSING = "secret_missing"
+    """A secret of the job cannot be read when it is started."""
+
+
+OFTEN_ASKED = frozenset({Fault.STORE_FAILS, Fault.STALE_READ, Fault.CRASH, Fault.STALL, Fault.WATCH_MISSES})
+"""Faults that are drawn at every exchange, hundreds of times a history."""
+
+
+def chosen(names: str) -> tuple[Fault, ...]:
+    """The faults that a command line names: `all`, `none`, or a list. Raises BadInput."""
+    if names == "all":
+        return tuple(Fault)
+    if names == "none":
+        return ()
+    try:
+        return tuple(Fault(name.strip()) for name in names.split(","))
+    except ValueError as error:
+        known = ", ".join(Fault)
+        raise BadInput(f"--faults: {error}; there are: all, none, {known}") from error
+
+
+class Faults:
+    """The faults of one history."""
+
+    def __init__(self, tape: Branch, allowed: tuple[Fault, ...]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.calm = False
+        """Faults have stopped."""
+        share = tape.among((0.5, 0.25, 0.75))
+        self._rates = {
+            fault: tape.among((0.004, 0.01, 0.04) if fault in OFTEN_ASKED else (0.06, 0.02, 0.2))
+            for fault in tape.some(allowed, share)
+        }
+
+    def has(self, fault: Fault) -> bool:
+        """Whether this kind is switched on."""
+        return fault in self._rates
+
+    def strikes(self, fault: Fault, tape: Branch) -> bool:
+        """Whether it strikes here; it counts only once `count` is called for it."""
+        rate = self._rates.get(fault)
+        return rate is not None and not self.calm and tape.chance(rate)
+
+    def count(self, fault: Fault) -> None:
+        self.counts[fault] += 1

@@ -1,0 +1,51 @@
+"""The laws: what must be so in every history, whatever goes wrong.
+
+One rule: a law reads the scheduler's own history, the store's commits and the clock, and nothing else. It never asks
+what `next`, `find` or a supervisor believed; import-linter holds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatch_core.simulator.laws import closing, launches, records
+from dispatch_core.simulator.laws.truth import Truth, Violation
+from dispatch_core.simulator.trace import Event
+
+__all__ = ["LAWS", "Judge", "Truth", "Violation"]
+
+LAWS: dict[str, Callable[[Truth, Event], str | None]] = {
+    **launches.LAWS,
+    **records.LAWS,
+    **closing.LAWS,
+}
+"""Each by its name: a function of what is true after an event, and the event; it says what is broken, or nothing."""
+
+
+class Judge:
+    """Applies every law to every event, and keeps the first breach of each."""
+
+    def __init__(self, uid: str) -> None:
+        self.truth = Truth(uid)
+        self.violations: list[Violation] = []
+        self._by_kind: dict[type, list[tuple[str, Callable[[Truth, Event], str | None]]]] = {}
+
+    def see(self, event: Event) -> None:
+        self.truth.learn(event)
+        kind = type(event)
+        laws = self._by_kind.get(kind)
+        if laws is None:
+            laws = [(name, law) for name, law in LAWS.items() if kind in ON[name]]
+            self._by_kind[kind] = laws
+        for name, law in laws:
+            text = law(self.truth, event)
+            if text is not None:
+                self.broken(name, text, event.at)
+
+    def broken(self, law: str, text: str, at: float) -> None:
+        if all(known.law != law for known in self.violations):
+            self.violations.append(Violation(law, text, at))
+
+
+ON: dict[str, tuple[type, ...]] = {**launches.ON, **records.ON, **closing.ON}
+"""The kinds of event that each law looks at."""

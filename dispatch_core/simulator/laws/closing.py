@@ -1,0 +1,100 @@
+"""The laws of the end: what is settled is over, what lands later is found, and every job comes to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dispatch_core.reasons import FOR_A_PERSON, Reason
+from dispatch_core.record import Answer, Record
+from dispatch_core.simulator.laws.truth import Truth
+from dispatch_core.simulator.trace import Committed, Made, Started, Stopped
+
+Law = Callable[[Truth, Any], str | None]
+
+
+def accounted_for(truth: Truth, event: Committed) -> str | None:
+    """S1, P3: at settlement nothing of the job is alive or can still run."""
+    if not event.after.settled or (event.before is not None and event.before.settled):
+        return None
+    looked = truth.looked.get(event.actor, 0.0)
+    alive = [t.id for t in truth.ours() if t.there and t.alive and max(t.made_at, t.disturbed) < looked]
+    if alive:
+        return f"the record was settled, and {', '.join(alive)} is alive"
+    return _open_points(truth, event.after, looked)
+
+
+def _open_points(truth: Truth, record: Record, looked: float) -> str | None:
+    rows = [(object, truth.objects[object.id]) for object in record.objects if object.foreign]
+    foreign = [o.id for o, t in rows if not o.disposed and t.alive and max(t.made_at, t.disturbed) < looked]
+    if foreign and record.plan.foreign != "ignore":
+        return f"the record was settled, and nobody disposed of {', '.join(foreign)}"
+    if record.plan.unmatched != "manual":
+        return None
+    for submission in record.submissions:
+        for attempt in submission.attempts:
+            answer = attempt.reply.answer if attempt.reply is not None else Answer.UNKNOWN
+            made = any(o.submission == submission.number and o.attempt == attempt.number for o in record.objects)
+            if answer not in (Answer.REFUSED, Answer.LATE) and not made and not attempt.disposed:
+                return f"the record was settled, and nobody disposed of attempt {submission.number}.{attempt.number}"
+    return None
+
+
+def nothing_runs_after(truth: Truth, event: Started) -> str | None:
+    """S1, S2: once it is settled, nothing of the job starts."""
+    thing = truth.objects[event.id]
+    if truth.settled_at is None or not thing.ours or event.run in thing.excused:
+        return None
+    return f"run {event.run} of {thing.id} began after the record was settled"
+
+
+def lands_only_late(truth: Truth, event: Made) -> str | None:
+    """S1: what comes into being after settlement is a Start that landed after it had expired."""
+    if truth.settled_at is None or event.by is None:
+        return None
+    if event.beyond:
+        return None
+    return f"{event.id} came into being after the record was settled, by a Start that had not expired"
+
+
+def nobody_breaks(truth: Truth, event: Stopped) -> str | None:
+    """No supervisor, janitor or client ends with an error that is not the family's own."""
+    if event.error is None or event.why in ALLOWED:
+        return None
+    return f"{event.actor} broke: {event.why}: {event.error}"
+
+
+ALLOWED = frozenset({"StoreUnavailable", "CommitUnknown", "NotFound"})
+"""Errors of the family that an actor may end with when the store fails it before it has begun."""
+
+
+def says_so(truth: Truth) -> str | None:
+    """Asked of a job that has come to rest without an outcome: it says that it waits for a person."""
+    record = truth.newest
+    if record.settled or any(not hold.lifted for hold in record.holds):
+        return None
+    wait = record.wait
+    if wait is not None and (wait.reason in FOR_A_PERSON or wait.reason is Reason.HELD):
+        return None
+    return f"the job has come to rest at revision {record.revision}, and does not say what it waits for"
+
+
+def nothing_left(truth: Truth) -> str | None:
+    """S2: asked one janitor period after faults have stopped, and the record is settled: nothing is alive."""
+    left = [t.id for t in truth.ours() if t.there and t.alive]
+    return f"{', '.join(left)} is alive, and the janitor has been" if left else None
+
+
+LAWS: dict[str, Law] = {
+    "accounted_for": accounted_for,
+    "nothing_runs_after": nothing_runs_after,
+    "lands_only_late": lands_only_late,
+    "nobody_breaks": nobody_breaks,
+}
+
+ON: dict[str, tuple[type, ...]] = {
+    "accounted_for": (Committed,),
+    "nothing_runs_after": (Started,),
+    "lands_only_late": (Made,),
+    "nobody_breaks": (Stopped,),
+}

@@ -1,0 +1,238 @@
+"""The laws of the record: what was committed stays, what was decided is true, and nobody overspends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dispatch_core.plan import NEVER_RAN, Cause
+from dispatch_core.record import Call, Kind, Object, Outcome, Record, Result, State, run_key
+from dispatch_core.simulator.laws.truth import Truly, Truth
+from dispatch_core.simulator.trace import Acknowledged, Committed
+
+Law = Callable[[Truth, Any], str | None]
+
+
+def one_after_the_other(truth: Truth, event: Committed) -> str | None:
+    """C1: every commit is made against the revision that was the newest, and none is lost on the way."""
+    before = event.before.revision if event.before is not None else 0
+    if event.after.revision != before + 1:
+        return f"revision {event.after.revision} was committed onto revision {before}"
+    return None
+
+
+def acknowledged(truth: Truth, event: Acknowledged) -> str | None:
+    """C5: a commit that was acknowledged is there, as the revision that was said."""
+    known = truth.revisions[event.revision - 1].commit if event.revision <= len(truth.revisions) else "nothing"
+    return None if known == event.commit else f"revision {event.revision} was acknowledged, and holds {known}"
+
+
+def displaced(truth: Truth, event: Committed) -> str | None:
+    """C2: a decision of a displaced supervisor is refused."""
+    return (
+        f"{event.actor} had lost its lease, and committed revision {event.after.revision}" if event.displaced else None
+    )
+
+
+def final(truth: Truth, event: Committed) -> str | None:
+    """P2, X1: an outcome stands, and nothing new is authorized after it."""
+    before, after = event.before, event.after
+    if after.outcome is not None and (any(not hold.lifted for hold in after.holds) or after.intents):
+        return "the outcome left a hold, or an intent"
+    if before is None or before.outcome is None:
+        return None
+    if after.outcome != before.outcome:
+        return f"the outcome was {before.outcome.result}, and was changed"
+    if len(after.submissions) > len(before.submissions) or _attempts(after) > _attempts(before):
+        return f"a launch was authorized though the job has {before.outcome.result}"
+    new = [call for call in _made(before, after) if call.kind not in (Kind.STOP, Kind.STOP_JOB)]
+    return f"{new[0].kind} of {new[0].object} was decided though the job has {before.outcome.result}" if new else None
+
+
+def stays_settled(truth: Truth, event: Committed) -> str | None:
+    """S1: `settled` stays."""
+    return "a settled record was opened again" if event.before and event.before.settled > event.after.settled else None
+
+
+def _attempts(record: Record) -> int:
+    return sum(len(submission.attempts) for submission in record.submissions)
+
+
+def _made(before: Record | None, after: Record) -> Iterator[Call]:
+    """The calls that this commit allows."""
+    known = {call.identity: call.count for call in before.calls} if before is not None else {}
+    return (call for call in after.calls if known.get(call.identity) != call.count)
+
+
+def kept(truth: Truth, event: Committed) -> str | None:
+    """C3, G6, P3: nothing that was known is forgotten, and nothing moves back."""
+    before, after = event.before, event.after
+    if before is None:
+        return None
+    for old, new in zip(before.submissions, after.submissions, strict=False):
+        if old.canonical is not None and new.canonical != old.canonical:
+            return f"{old.canonical} was canonical for submission {old.number}, and {new.canonical} took its place"
+        if len(new.attempts) < len(old.attempts):
+            return f"an attempt of submission {old.number} was forgotten"
+    if len(after.submissions) < len(before.submissions):
+        return "a submission was forgotten"
+    if not set(before.budget) <= set(after.budget):
+        return "a unit of budget was given back"
+    rows = {object.id: object for object in after.objects}
+    return next((text for old in before.objects if (text := _moved_back(old, rows.get(old.id)))), None)
+
+
+_ORDER = {State.RUNNING: 1, State.UNRECOGNIZED: 1, State.ENDING: 2, State.ENDED: 3}
+
+
+def _moved_back(old: Object, new: Object | None) -> str:
+    if new is None:
+        return f"{old.id} was forgotten"
+    if old.retired and not new.retired:
+        return f"{old.id} was retired, and is not any more"
+    if (new.run, _ORDER.get(new.state, 0)) < (old.run, _ORDER.get(old.state, 0)):
+        return f"{old.id} was {old.state} in run {old.run}, and moved back to {new.state} in run {new.run}"
+    if not {row.run for row in old.ends} <= {row.run for row in new.ends}:
+        return f"the end of a run of {old.id} was forgotten"
+    return ""
+
+
+def budgets(truth: Truth, event: Committed) -> str | None:
+    """G3: no rule is used more often than its budget, and no more is launched than was paid for."""
+    after = event.after
+    for rule in (*after.plan.rules, NEVER_RAN):
+        if rule.limit is not None and after.used(rule.name) > rule.limit:
+            return f"{rule.name} was used {after.used(rule.name)} times, and has a budget of {rule.limit}"
+    asked = sum(submission.why.startswith("person ") for submission in after.submissions)
+    if len(after.submissions) > 1 + len(after.budget) + asked:
+        return (
+            f"{len(after.submissions)} submissions were authorized, and {1 + len(after.budget) + asked} were paid for"
+        )
+    return None
+
+
+def spent_on_an_end(truth: Truth, event: Committed) -> str | None:
+    """G3, C4: a unit is spent on a run that has ended, is ending, was rerun, or is gone; or by a timed rule."""
+    before, after = event.before, event.after
+    if before is None or len(after.budget) == len(before.budget):
+        return None
+    timed = {intent.key for intent in after.intents if intent.cause is None}
+    for unit in after.budget[len(before.budget) :]:
+        id, _, run = unit.key.partition("/")
+        thing = truth.objects.get(id)
+        if thing is None or not run.isdigit() or unit.key in timed or after.outcome is not None:
+            continue
+        if unit.rule == NEVER_RAN.name and thing.started:
+            return f"{id} had run, and was launched again as one that never ran"
+        if not _is_over(thing, int(run)):
+            return f"{unit.key} spent a unit of {unit.rule} while it was alive"
+    return None
+
+
+def _is_over(thing: Truly, run: int) -> bool:
+    return not thing.there or thing.run > run or run in thing.ends or thing.ending or not thing.alive
+
+
+def gone_is_gone(truth: Truth, event: Committed) -> str | None:
+    """C4: what is called vanished, or never created, is not there."""
+    before, after = event.before, event.after
+    known = {intent.key for intent in before.intents} if before is not None else set()
+    for intent in after.intents:
+        thing = truth.objects.get(intent.key.partition("/")[0])
+        if intent.cause is Cause.VANISHED and intent.key not in known and thing is not None and thing.there:
+            return f"{thing.id} was taken to be gone, and is there"
+    if after.outcome is None or (before is not None and before.outcome is not None):
+        return None
+    if after.outcome.cause is Cause.VANISHED:
+        last = after.submissions[-1].canonical
+        thing = truth.objects.get(last or "")
+        return f"{last} was taken to be gone, and is there" if thing is not None and thing.there else None
+    return None
+
+
+_TOLD = frozenset(
+    {
+        Cause.EXIT,
+        Cause.SIGNAL,
+        Cause.OUT_OF_MEMORY,
+        Cause.TIME_LIMIT,
+        Cause.NODE_FAILURE,
+        Cause.PREEMPTED,
+        Cause.CANNOT_START,
+        Cause.STOPPED_OUTSIDE,
+    }
+)
+"""Causes that only a run's own end can have."""
+
+
+def true_outcome(truth: Truth, event: Committed) -> str | None:
+    """An outcome that a rule or the default set is what the scheduler's history says."""
+    before, outcome = event.before, event.after.outcome
+    if before is None or before.outcome is not None or outcome is None or outcome.by.startswith("ann"):
+        return None
+    last = event.after.submissions[-1].canonical if event.after.submissions else None
+    thing = truth.objects.get(last or "")
+    if thing is None:
+        return "it succeeded without a run" if outcome.result is Result.SUCCEEDED and outcome.cause is None else None
+    return _untrue(thing, outcome) or _while_it_ran(thing, outcome, event.after)
+
+
+def _untrue(thing: Truly, outcome: Outcome) -> str | None:
+    causes = {end.cause for end in thing.ends.values()}
+    if outcome.result is Result.SUCCEEDED and outcome.cause is None and Cause.COMPLETED not in causes:
+        return f"the job has succeeded, and no run of {thing.id} completed"
+    if outcome.cause in _TOLD and outcome.cause not in causes:
+        return f"the job has {outcome.result} ({outcome.cause}), and no run of {thing.id} ended so"
+    return None
+
+
+def _while_it_ran(thing: Truly, outcome: Outcome, record: Record) -> str | None:
+    """A run may go on beside an outcome only where a timed rule set it, or the scheduler ran the object again."""
+    if not thing.running or thing.ending or thing.run in thing.excused or thing.disturbed >= 0:
+        return None
+    if outcome.cause is Cause.DEADLINE:
+        return None
+    return f"the job has {outcome.result} ({outcome.cause}) while {thing.id} was running"
+
+
+def stops_only_what_it_may(truth: Truth, event: Committed) -> str | None:
+    """G7: a Stop never names the object that counts, unless the job has an outcome or a timed rule intends more."""
+    before, after = event.before, event.after
+    newest = after.submissions[-1].canonical if after.submissions else None
+    for call in _made(before, after):
+        object = after.object(call.object) if call.object is not None else None
+        if call.kind is not Kind.STOP or object is None:
+            continue
+        if object.foreign:
+            if after.plan.foreign != "stop":
+                return f"a stop of {object.id} was decided: it is foreign, and the plan says {after.plan.foreign}"
+        elif after.outcome is None and object.id == newest:
+            intent = after.intent(run_key(object.id, call.run))
+            if intent is None or intent.cause is not None:
+                return f"a stop of {object.id} was decided, and it is the one that counts"
+    return None
+
+
+def intents_are_paid_for(truth: Truth, event: Committed) -> str | None:
+    """G3: what is intended was paid for by the end that it is intended for."""
+    keys = {unit.key for unit in event.after.budget}
+    unpaid = [intent.key for intent in event.after.intents if intent.key not in keys]
+    return f"{unpaid[0]} has an intent that nothing was spent on" if unpaid else None
+
+
+LAWS: dict[str, Law] = {
+    "one_after_the_other": one_after_the_other,
+    "acknowledged": acknowledged,
+    "displaced": displaced,
+    "final": final,
+    "stays_settled": stays_settled,
+    "kept": kept,
+    "budgets": budgets,
+    "spent_on_an_end": spent_on_an_end,
+    "gone_is_gone": gone_is_gone,
+    "true_outcome": true_outcome,
+    "stops_only_what_it_may": stops_only_what_it_may,
+    "intents_are_paid_for": intents_are_paid_for,
+}
+
+ON: dict[str, tuple[type, ...]] = {name: (Committed,) for name in LAWS} | {"acknowledged": (Acknowledged,)}

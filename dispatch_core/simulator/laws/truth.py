@@ -1,0 +1,178 @@
+"""What is true, put together from the events alone: objects, runs, gates, holds, revisions and calls.
+
+One rule: it believes the scheduler's history and the store's commits, in the order in which they happened. It judges
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from dispatch_core.plan import End
+from dispatch_core.record import Kind, Record
+from dispatch_core.simulator.trace import (
+    Acknowledged,
+    Arrived,
+    Committed,
+    Ending,
+    Event,
+    Finished,
+    HoldBit,
+    Looked,
+    Made,
+    Opened,
+    Read,
+    Reran,
+    Sent,
+    Slipped,
+    Started,
+    Vanished,
+)
+
+
+class Violation(NamedTuple):
+    """One law that was broken."""
+
+    law: str
+    text: str
+    at: float
+
+
+@dataclass
+class Truly:
+    """One object as it really is."""
+
+    id: str
+    name: str
+    made_at: float
+    by: Sent | None
+    """The Start that made it; None: it is somebody else's."""
+    run: int = 1
+    alive: bool = True
+    running: bool = False
+    ending: bool = False
+    there: bool = True
+    """It is still known to the scheduler."""
+    hold: bool = False
+    hold_by_admin: bool = False
+    """The hold bit was last changed by a person, or by the scheduler."""
+    opened: dict[int, Sent | None] = field(default_factory=dict)
+    """By run: the Open that opened it; None: a person, or the scheduler itself."""
+    started: list[int] = field(default_factory=list)
+    ends: dict[int, End] = field(default_factory=dict)
+    excused: set[int] = field(default_factory=set)
+    """Runs that somebody outside the record made, opened or turned back."""
+    disturbed: float = -1.0
+    """When somebody outside the record last made it come back."""
+
+    @property
+    def ours(self) -> bool:
+        return self.by is not None
+
+
+Named = tuple[Kind | None, str | None, int, datetime]
+
+
+class Truth:
+    """All that is true at one moment."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.objects: dict[str, Truly] = {}
+        self.revisions: list[Record] = []
+        self.named: set[Named] = set()
+        """Every call that a commit holds: its kind, object (or submission.attempt), run and deadline."""
+        self.looked: dict[str, float] = {}
+        """By actor: when its latest listing began."""
+        self.settled_at: float | None = None
+
+    @property
+    def newest(self) -> Record:
+        return self.revisions[-1]
+
+    def read_by(self, sent: Sent) -> Record | None:
+        """The record that the sender of a call had read last."""
+        return self.revisions[sent.read - 1] if sent.read else None
+
+    def ours(self) -> list[Truly]:
+        return [thing for thing in self.objects.values() if thing.by is not None]
+
+    def learn(self, event: Event) -> None:
+        """What is true after this event."""
+        kind = type(event)
+        if kind is Read or kind is Sent or kind is Acknowledged or kind is Arrived:
+            return
+        if kind is Committed:
+            self._committed(event.after)  # type: ignore[union-attr]
+            if event.after.settled and self.settled_at is None:  # type: ignore[union-attr]
+                self.settled_at = event.at
+        elif kind is Looked:
+            self.looked[event.actor] = event.began  # type: ignore[union-attr]
+        elif kind is Made:
+            thing = Truly(event.id, event.name, event.at, event.by)  # type: ignore[union-attr,arg-type]
+            self.objects[thing.id] = thing
+        elif kind in _CHANGES:
+            _CHANGES[kind](self.objects[event.id], event)  # type: ignore[union-attr,index]
+
+    def _committed(self, record: Record) -> None:
+        self.revisions.append(record)
+        for call in record.calls:
+            self.named.add((call.kind, call.object, call.run, call.deadline))
+        for submission in record.submissions:
+            for attempt in submission.attempts:
+                self.named.add((None, f"{submission.number}.{attempt.number}", 0, attempt.deadline))
+
+
+def _opened(thing: Truly, event: Opened) -> None:
+    thing.opened.setdefault(event.run, event.by)
+    if event.by is None:
+        thing.excused.add(event.run)
+        thing.disturbed = event.at
+
+
+def _started(thing: Truly, event: Started) -> None:
+    thing.running = True
+    thing.started.append(event.run)
+
+
+def _ending(thing: Truly, event: Ending) -> None:
+    thing.ending = True
+
+
+def _finished(thing: Truly, event: Finished) -> None:
+    thing.alive = thing.running = thing.ending = False
+    thing.ends.setdefault(event.run, event.end)
+
+
+def _reran(thing: Truly, event: Reran) -> None:
+    thing.run, thing.alive, thing.running, thing.ending = event.run, True, False, False
+    if event.by is None:
+        thing.disturbed = event.at
+
+
+def _hold(thing: Truly, event: HoldBit) -> None:
+    thing.hold = event.on
+    thing.hold_by_admin = event.by is None
+
+
+def _vanished(thing: Truly, event: Vanished) -> None:
+    thing.there = thing.alive = thing.running = thing.ending = False
+
+
+def _slipped(thing: Truly, event: Slipped) -> None:
+    thing.excused.add(thing.run)
+    thing.disturbed = event.at
+
+
+_CHANGES = {
+    Opened: _opened,
+    Started: _started,
+    Ending: _ending,
+    Finished: _finished,
+    Reran: _reran,
+    HoldBit: _hold,
+    Vanished: _vanished,
+    Slipped: _slipped,
+}

@@ -1,0 +1,223 @@
+"""What happened in a simulated world, one value for each event: the only thing that the laws read.
+
+One rule: these are the scheduler's own history, the store's commits and reads, and the times of both, never what a
+supervisor believed. An event is written when it happens, by whoever it happens to.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from dispatch_core.evidence import Listing
+from dispatch_core.plan import End
+from dispatch_core.record import Kind, Record, Reply
+
+
+class Read(NamedTuple):
+    """The store gave an actor a record."""
+
+    at: float
+    actor: str
+    revision: int
+
+
+class Committed(NamedTuple):
+    """The store took a commit."""
+
+    at: float
+    actor: str
+    before: Record | None
+    after: Record
+    leased: bool
+    """It carried a lease."""
+    displaced: bool
+    """That lease was no longer the newest."""
+    by: str
+    """What the history row says: a supervisor, `evidence of ...`, a person."""
+
+
+class Acknowledged(NamedTuple):
+    """An actor was told that its commit landed."""
+
+    at: float
+    actor: str
+    revision: int
+    commit: str
+
+
+class Refused(NamedTuple):
+    """An actor was told that its commit did not land, or that nobody knows."""
+
+    at: float
+    actor: str
+    against: int
+    why: str
+
+
+class Looked(NamedTuple):
+    """The scheduler answered a listing."""
+
+    at: float
+    actor: str
+    listing: Listing
+    began: float
+    lies: tuple[str, ...]
+    """What is left out that was there."""
+
+
+class Sent(NamedTuple):
+    """An actor sent a call."""
+
+    at: float
+    actor: str
+    number: int
+    """Counted over the whole history."""
+    kind: Kind | None
+    """None: a Start."""
+    object: str | None
+    run: int
+    submission: int
+    attempt: int
+    name: str
+    """Of the object that it makes or means; "" for StopJob."""
+    names: tuple[str, ...]
+    deadline: datetime
+    read: int
+    """The newest revision that its actor had read."""
+
+
+class Arrived(NamedTuple):
+    """A call took effect, or was refused, on the scheduler's host."""
+
+    at: float
+    sent: Sent
+    reply: Reply
+    name: str
+    """Of the object that it met there; "" where it met none."""
+    run: int
+    """The run of that object, before the call."""
+    beyond: bool
+    """It took effect after it had expired; only a Start may."""
+
+
+class Made(NamedTuple):
+    """An object came into being."""
+
+    at: float
+    id: str
+    name: str
+    by: Sent | None
+    """None: somebody else made it."""
+    beyond: bool
+    """Its Start had expired."""
+
+
+class Opened(NamedTuple):
+    """The gate of a run was opened."""
+
+    at: float
+    id: str
+    run: int
+    by: Sent | None
+    """None: a person, or the scheduler itself."""
+
+
+class Started(NamedTuple):
+    """A run began."""
+
+    at: float
+    id: str
+    run: int
+
+
+class Ending(NamedTuple):
+    """A run has begun to end."""
+
+    at: float
+    id: str
+    run: int
+
+
+class Finished(NamedTuple):
+    """A run ended, or an object that never ran was stopped."""
+
+    at: float
+    id: str
+    run: int
+    end: End
+
+
+class Reran(NamedTuple):
+    """An object came back for its next run."""
+
+    at: float
+    id: str
+    run: int
+    open: bool
+    """Its gate was not shut."""
+    by: Sent | None
+    """None: a person, or the scheduler itself."""
+
+
+class HoldBit(NamedTuple):
+    """A hold was put on an object, or taken off it."""
+
+    at: float
+    id: str
+    on: bool
+    by: Sent | None
+
+
+class Vanished(NamedTuple):
+    """An object is no longer there: purged after its end, or lost."""
+
+    at: float
+    id: str
+    lost: bool
+
+
+class Slipped(NamedTuple):
+    """A controller restarted from an older copy: an object is in a state that it had left; or learns how it really is."""
+
+    at: float
+    id: str
+    back: bool
+
+
+class Faulted(NamedTuple):
+    """A fault changed an answer or an order."""
+
+    at: float
+    kind: str
+
+
+class Stopped(NamedTuple):
+    """An actor came to its end: it was ended from outside, it was asked to leave, or it raised."""
+
+    at: float
+    actor: str
+    why: str
+    error: BaseException | None = None
+
+
+Event = (
+    Read
+    | Committed
+    | Acknowledged
+    | Refused
+    | Looked
+    | Sent
+    | Arrived
+    | Made
+    | Opened
+    | Started
+    | Ending
+    | Finished
+    | Reran
+    | HoldBit
+    | Vanished
+    | Slipped
+    | Faulted
+    | Stopped
+)

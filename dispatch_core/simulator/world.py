@@ -1,0 +1,276 @@
+"""One simulated world: a scheduler, a store, a clock, what goes wrong, and a trace of all that happened.
+
+One rule: the world knows what is true and decides nothing. Actors reach it only through their connections (`host`,
+`database`), and every event passes `tell`, where it is written down and judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from dispatch_core.evidence import Bounds, Capabilities
+from dispatch_core.record import Record
+from dispatch_core.simulator.clock import Actor, Clock
+from dispatch_core.simulator.faults import Fault, Faults
+from dispatch_core.simulator.scheduler import Scheduler
+from dispatch_core.simulator.tape import Branch, Tape
+from dispatch_core.simulator.trace import Committed, Event, Faulted, Stopped
+from dispatch_core.stores.contract import Lease
+from dispatch_core.stores.memory import MemoryStore
+
+KEY = "train"
+UID = "0f3a9c21"
+CLUSTER = "cluster"
+
+
+class Ended(BaseException):
+    """Unwinds an actor that is ended from outside: nothing that it still does reaches the world."""
+
+
+class Point(NamedTuple):
+    """A targeted fault: what happens at which of an actor's exchanges with the world, and on which side of it."""
+
+    number: int
+    what: str
+    """crash, or stall."""
+    side: str
+    """before, during, after."""
+
+
+class Being(Actor):
+    """An actor of this world."""
+
+    def __init__(self, name: str, tape: Branch) -> None:
+        super().__init__(name)
+        self.tape = tape
+        self.read = 0
+        """The revision that it read last."""
+        self.clock_off = 0.0
+        self.exchanges = 0
+        self.waiting: set[asyncio.Future[Any]] = set()
+        self.work: asyncio.Task[Any] | None = None
+        self.unwinding = False
+
+
+class World:
+    """What is true. `judge` is told every event."""
+
+    def __init__(
+        self, tape: Tape, faults: Faults, bounds: Bounds, capabilities: Capabilities, judge: Callable[[Event], None]
+    ) -> None:
+        self.tape = tape
+        self.chances = tape.branch("world")
+        self.faults = faults
+        self.bounds = bounds
+        self.capabilities = capabilities
+        self.clock = Clock()
+        self.epoch = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
+        self.store_ahead = 0.0
+        self.store = MemoryStore(self.store_now)
+        self.scheduler = Scheduler(
+            key=KEY, now=self.host_now, time=self.clock.time, tell=self.tell, requeues=capabilities.requeues
+        )
+        self.trace: list[Event] = []
+        self.sent = 0
+        self.ids = 0
+        self.on_the_way = 0
+        """Starts that were let through and have not made their object."""
+        self.last_landing = 0.0
+        self.silent_until = 0.0
+        self.slow_until = 0.0
+        self.down_until = 0.0
+        self.lie: tuple[float, float, str | None] | None = None
+        """The one stretch of time in which listings may lie; about one object, or about all."""
+        self.watchers: set[tuple[Being, asyncio.Future[Any]]] = set()
+        self.beings: dict[str, Being] = {}
+        self.revisions: list[Record] = []
+        self.target: Point | None = None
+        self.on_event: Callable[[Event], None] = lambda event: None
+        """Whoever makes things happen next."""
+        self._judge = judge
+
+    # --- clocks
+
+    @property
+    def now(self) -> float:
+        return self.clock.time()
+
+    def host_now(self) -> datetime:
+        return self.epoch + timedelta(seconds=self.clock.time())
+
+    def store_now(self) -> datetime:
+        return self.epoch + timedelta(seconds=self.clock.time() + self.store_ahead)
+
+    def own_now(self, being: Being) -> datetime:
+        """The time by an actor's own clock."""
+        if being.clock_off:
+            self.count(Fault.CLOCK_OFF)
+        return self.host_now() + timedelta(seconds=being.clock_off)
+
+    # --- telling
+
+    def tell(self, event: Event) -> None:
+        self.trace.append(event)
+        if type(event) is Committed:
+            self.revisions.append(event.after)
+        self._judge(event)
+        self.on_event(event)
+
+    def count(self, fault: Fault) -> None:
+        self.faults.count(fault)
+        self.tell(Faulted(self.now, fault))
+
+    # --- the record
+
+    @property
+    def record(self) -> Record | None:
+        """The newest revision."""
+        return self.revisions[-1] if self.revisions else None
+
+    def revision(self, number: int) -> Record:
+        return self.revisions[number - 1]
+
+    def holds(self, lease: Lease | None) -> bool:
+        """Whether a lease is the newest of the job."""
+        return lease is not None and self.store.rows[lease.uid].holds(lease)
+
+    # --- actors
+
+    def being(self, name: str) -> Being:
+        if name not in self.beings:
+            self.beings[name] = Being(name, self.tape.branch(name))
+        return self.beings[name]
+
+    def fresh_id(self) -> str:
+        self.ids += 1
+        return f"commit{self.ids:08d}"
+
+    def begin(self, being: Being, work: Callable[[], Coroutine[Any, Any, Any]], after: Callable[[str], None]) -> None:
+        """Let an actor run; `after` is told how it came to its end."""
+        being.unwinding = False
+
+        async def run() -> None:
+            why, error = "done", None
+            try:
+                await work()
+            except Ended:
+                why = "crash"
+            except asyncio.CancelledError:
+                why = "crash" if being.unwinding else "left"
+            except Exception as raised:  # noqa: BLE001 - what an actor raises is the history's finding
+                why, error = type(raised).__name__, raised
+            being.work = None
+            self.tell(Stopped(self.now, being.name, why, error))
+            after(why)
+
+        being.work = self.clock.begin(being, run())
+
+    def crash(self, being: Being) -> None:
+        """End an actor as kill -9 does: from now on nothing that it does reaches the world."""
+        if being.work is None or being.unwinding:
+            return
+        being.unwinding = True
+        self.clock.resume(being)
+        for future in being.waiting:
+            if not future.done():
+                future.set_exception(Ended())
+        being.waiting.clear()
+        being.work.cancel()
+
+    async def sleep(self, being: Being, seconds: float) -> None:
+        """An actor that waits, and nothing else."""
+        future: asyncio.Future[None] = self.clock.create_future()
+        being.waiting.add(future)
+        self.clock.at(self.now + seconds, _resume, future, actor=being)
+        try:
+            await future
+        finally:
+            being.waiting.discard(future)
+
+    # --- one exchange between an actor and the world
+
+    async def exchange(self, being: Being, there: float, act: Callable[[Callable[[Any], None]], None]) -> Any:
+        """Send something that reaches its goal after `there` seconds; `act` happens then, and is given the way back.
+
+        What `act` hands back reaches the actor when it calls the way back with (a delay, and) a value or an exception;
+        where it never does, the actor waits until it gives up.
+        """
+        if being.unwinding:
+            raise Ended
+        being.exchanges += 1
+        before, during, after = self._struck(being)
+        if before:
+            await self._strike(being, before)
+        future: asyncio.Future[Any] = self.clock.create_future()
+        being.waiting.add(future)
+
+        def deliver(value: Any) -> None:
+            if future.done() or being.unwinding:
+                return
+            if isinstance(value, Exception):
+                future.set_exception(value)
+            else:
+                future.set_result(value)
+
+        def back(value: Any, seconds: float = 0.0) -> None:
+            self.clock.at(self.now + seconds, deliver, value, actor=being)
+
+        self.clock.at(self.now + there, act, back)
+        try:
+            if during:
+                await self._strike(being, during)
+            answer = await future
+        finally:
+            being.waiting.discard(future)
+        if after:
+            await self._strike(being, after)
+        return answer
+
+    def _struck(self, being: Being) -> tuple[str, str, str]:
+        """What happens to an actor before, during and after this exchange."""
+        none = ("", "", "")
+        if self.target is not None:
+            if being.name != "a" or being.exchanges != self.target.number:
+                return none
+            what, side = self.target.what, self.target.side
+        elif self.faults.strikes(Fault.CRASH, being.tape):
+            what, side = "crash", being.tape.among(("during", "before", "after"))
+        elif self.faults.strikes(Fault.STALL, being.tape):
+            what, side = "stall", being.tape.among(("during", "before", "after"))
+        else:
+            return none
+        at = ("before", "during", "after").index(side)
+        return none[:at] + (what,) + none[at + 1 :]
+
+    async def _strike(self, being: Being, what: str) -> None:
+        if what == "crash":
+            self.count(Fault.CRASH)
+            self.crash(being)
+            raise Ended
+        self.count(Fault.STALL)
+        self.clock.pause(being, being.tape.among((20.0, 1.0, 45.0, 90.0, 300.0)) * being.tape.seconds(0.8, 1.2))
+        moment = self.clock.create_future()
+        being.waiting.add(moment)
+        self.clock.at(self.now, _resume, moment, actor=being)
+        try:
+            await moment
+        finally:
+            being.waiting.discard(moment)
+
+    # --- watching
+
+    def changed(self) -> None:
+        """Something about the job has changed: wake those who watch."""
+        for being, future in tuple(self.watchers):
+            if self.faults.strikes(Fault.WATCH_MISSES, being.tape):
+                self.count(Fault.WATCH_MISSES)
+                continue
+            self.clock.at(self.now + being.tape.seconds(0.05, 0.5), _resume, future, actor=being)
+
+
+def _resume(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)
