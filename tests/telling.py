@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dispatch_core import ask, gate
+from dispatch_core.client import is_as_shown
 from dispatch_core.errors import BadInput
 from dispatch_core.evidence import Bounds, Capabilities
 from dispatch_core.plan import Plan, Rule, Spec
@@ -389,6 +390,10 @@ class Teller:
     def asks(self, who: str, what: str, rest: str | None) -> Iterator[str]:
         world = self.world
         shown = self._looked.pop(who, world.record)
+        if not is_as_shown(world.record, shown.revision):
+            yield f"Conflict: the newest is revision {world.record.revision}"
+            return
+        shown = world.record
         try:
             match what:
                 case "cancels":
@@ -407,11 +412,7 @@ class Teller:
         if after == shown:
             yield "nothing to commit"
             return
-        try:
-            committed = world.commit(after, shown.revision, who)
-        except Conflict:
-            yield f"Conflict: the newest is revision {world.record.revision}"
-            return
+        committed = world.commit(after, shown.revision, who)
         yield from story(shown, committed)
         yield f"commits revision {committed.revision}"
 

@@ -23,8 +23,7 @@ def test_an_unknown_name_is_refused_in_one_line() -> None:
 def test_nothing_is_left_behind_after_an_error() -> None:
     before = {guard.name: getattr(guard.function, "__code__", None) for guard in GUARDS.values()}
     with pytest.raises(ZeroDivisionError), off("expired_after_call_bound", "expiry_by_listing_beginning"):
-        assert find.Observed.expiry.__code__ is not before["expired_after_call_bound"]
-        raise ZeroDivisionError
+        find.Observed.expiry.__code__ is before["expired_after_call_bound"] or 1 / 0
     assert {guard.name: getattr(guard.function, "__code__", None) for guard in GUARDS.values()} == before
 
 
