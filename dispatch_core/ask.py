@@ -142,25 +142,25 @@ def _needs_no_outcome(record: Record, asked: str) -> None:
         raise BadInput(f"job {record.key!r} has {outcome.result} and cannot be {asked}")
 
 
-@guard("cancelled_once", promise="X4 P2", history="no_authorization_after_outcome", without=False)
+@guard("cancelled_once", promise="X4 P2", history="nothing_asked_after_outcome", without=False)
 def _has_outcome(record: Record) -> bool:
     """Whether the first outcome stands: a later cancel gets its receipt."""
     return record.outcome is not None
 
 
-@guard("no_request_after_outcome", promise="P2", history="no_authorization_after_outcome", without=lambda _: None)
+@guard("no_request_after_outcome", promise="P2", history="nothing_asked_after_outcome", without=lambda _: None)
 def _final(record: Record) -> Outcome | None:
     """The outcome that ends all requests: a release after it would launch the job again."""
     return record.outcome
 
 
-@guard("persons_word_where_asked", promise="C2", history="persons_word_against_revision_shown", without=True)
+@guard("persons_word_where_asked", promise="C2", history="gone_earlier_submission", without=True)
 def _is_choice(wait: Wait) -> bool:
     """Whether what follows was left to a person: else a release would launch the job beside what runs."""
     return wait.reason in CHOICE
 
 
-@guard("disposed_only_without_object", promise="S1", history="manual_attempts", without=False)
+@guard("disposed_only_without_object", promise="S1", without=False)
 def _made_an_object(record: Record, submission: Submission, number: int) -> bool:
     """Whether an object of the attempt was seen: then nobody can say that it made none."""
     return any(object.attempt == number for object in record.of(submission.number))

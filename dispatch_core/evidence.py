@@ -168,13 +168,13 @@ def is_ours(record: Record, sighting: Sighting) -> bool:
     return tags is not None and _has_our_uid(record, tags) and _is_committed(record, tags)
 
 
-@guard("foreign_by_uid", promise="S1", history="foreign_is_stopped_where_the_plan_says_so", without=True)
+@guard("foreign_by_uid", promise="S1", without=True)
 def _has_our_uid(record: Record, tags: Tags) -> bool:
     """Whether this record launched it, and not an earlier one under the same key."""
     return tags.uid == record.uid
 
 
-@guard("foreign_by_attempt", promise="S1", history="foreign_is_stopped_where_the_plan_says_so", without=True)
+@guard("foreign_by_attempt", promise="S1", history="settle_waits_for_everything", without=True)
 def _is_committed(record: Record, tags: Tags) -> bool:
     """Whether its attempt is in the record: what no attempt made was never authorized."""
     return any(
@@ -203,7 +203,6 @@ def _better(old: Reply | None, new: Reply, rank: Callable[[Answer], int]) -> Rep
 @guard(
     "a_late_attempt_stays_late",
     promise="G5",
-    history="late_is_not_refused",
     without=lambda answer: _ANSWER_RANK[answer],
 )
 def _start_rank(answer: Answer) -> int:
@@ -253,7 +252,7 @@ def _seen(record: Record, fact: Seen) -> Record:
     )
 
 
-@guard("alive_starts_the_count_again", promise="S1", line=2, history="clear_starts_again", without=False)
+@guard("alive_starts_the_count_again", promise="S1", line=2, history="late_launch_after_settlement", without=False)
 def _clears(sighting: Sighting) -> bool:
     """Whether it shows that not every launch is accounted for, whoever saw it."""
     return sighting.state is not State.ENDED
@@ -312,13 +311,13 @@ def _is_further(shown: _Sight, known: _Sight) -> bool:
     return shown > known
 
 
-@guard("any_sighting_starts_again", promise="C4", history="hidden_while_closing", without=lambda before: before.missing)
+@guard("any_sighting_starts_again", promise="C4", history="absence_rule", without=lambda before: before.missing)
 def _missing_still(before: Object) -> Mark | None:
     """What is left of a count of absences once the object is listed: nothing, they were not in a row."""
     return None
 
 
-@guard("later_listing_undoes_the_word", promise="G8", history="gone_earlier_submission", without=False)
+@guard("later_listing_undoes_the_word", promise="G8", without=False)
 def _outdates(at: datetime, gone: datetime) -> bool:
     """Whether a person's word, of what an object was then, says nothing of it any more."""
     return at > gone

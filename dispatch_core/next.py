@@ -160,7 +160,7 @@ def _attempt_again(turn: Turn, last: Submission) -> None:
             turn.attempt(last)
 
 
-@guard("start_repeated_after_its_deadline", promise="G5", line=2, history="unknown_and_refused", without=False)
+@guard("start_repeated_after_its_deadline", promise="G5", line=2, history="three_attempts", without=False)
 def _may_be_replied_to(observed: Observed, newest: Attempt) -> bool:
     """Whether the sender of a Start without a reply may be on it still."""
     return observed.began <= newest.deadline
@@ -188,9 +188,9 @@ def _await_absence(turn: Turn, last: Submission) -> None:
         mark = attempt.missing
         if observed.is_unmatched(last, attempt) and not observed.is_absent(last, attempt):
             expiry = observed.expiry(attempt.deadline)
-            if not observed.expired(attempt.deadline):
+            if not observed.has_landed(attempt):
                 turn.note(Reason.AWAITING_EXPIRY, f"{name} can still land", until=expiry + INSTANT)
-            elif turn.record.plan.unmatched == "manual":
+            elif observed.is_for_a_person():
                 turn.note(Reason.UNMATCHED, f"{name} may have made an object; say that it did not")
             else:
                 mark = turn.counted(mark, expiry)
@@ -311,7 +311,7 @@ def _is_undecided(last: Submission) -> bool:
     return last.canonical is None
 
 
-@guard("nothing_opened_beside_a_new_submission", promise="G8", line=2, history="sole_call", without=True)
+@guard("nothing_opened_beside_a_new_submission", promise="G8", line=2, history="earlier_submissions_over", without=True)
 def _is_newest(record: Record, last: Submission) -> bool:
     """Whether this pass has not just authorized the next one."""
     return record.submissions[-1].number == last.number
@@ -323,13 +323,20 @@ def _may_choose(listing: Listing) -> bool:
     return listing.complete
 
 
-@guard("canonical_from_unretired", promise="G6", line=2, without=True)
+@guard(
+    "canonical_from_unretired",
+    promise="G6",
+    line=2,
+    history="hidden_before_the_choice",
+    pair="retired_once_chosen",
+    without=True,
+)
 def _may_count(object: Object) -> bool:
     """Whether it may be chosen: what is retired was, or is being, stopped."""
     return not object.retired
 
 
-@guard("retired_once_chosen", promise="G7", line=2, history="create_answers_that_it_exists", without=True)
+@guard("retired_once_chosen", promise="G7", line=2, history="created_and_lost", without=True)
 def _is_decided(newest: Submission) -> bool:
     """Whether its other objects are duplicates: until one was chosen, each may be the one."""
     return newest.canonical is not None
@@ -340,7 +347,7 @@ def _is_other(object: Object, canonical: set[str | None]) -> bool:
     return object.id not in canonical
 
 
-@guard("incomplete_retires_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+@guard("incomplete_retires_nothing", promise="C4", history="partial_listings", without=True)
 def _may_retire(listing: Listing) -> bool:
     """Whether it shows what the retired object is a duplicate of."""
     return listing.complete
@@ -358,7 +365,7 @@ def _is_replaced(object: Object, newest: Submission) -> bool:
     return object.submission < newest.number
 
 
-@guard("release_only_our_hold", promise="G2", history="three_kinds_of_hold", without=True)
+@guard("release_only_our_hold", promise="G2", without=True)
 def _is_on(call: Call, object: Object, sighting: Sighting) -> bool:
     """Whether a hold of ours was asked for on this object and run: an admin's is not ours to release."""
     return (call.object, call.run) == (object.id, sighting.run)

@@ -240,7 +240,7 @@ def _due(turn: Turn, object: Object, sighting: Sighting) -> Iterator[tuple[Rule,
 # --- what recovery rests on, one condition each
 
 
-@guard("budget_key_used_once", promise="G3", without=lambda *_: None)
+@guard("budget_key_used_once", promise="G3", history="vanished_drops_the_intent", without=lambda *_: None)
 def _spent(record: Record, key: str) -> str | None:
     """The rule that this end has spent its one unit on; None: it may still spend it."""
     return record.spent(key)
@@ -270,13 +270,13 @@ def _has_succeeded(end: End) -> bool:
     return end.cause is Cause.COMPLETED
 
 
-@guard("resubmit_beside_a_rerun", promise="G3", without=False)
+@guard("resubmit_beside_a_rerun", promise="G3", history="intent_before_newer_runs", without=False)
 def _is_outstanding(record: Record, object: Object, run: int) -> bool:
     """Whether an earlier run's intent is still to be carried out: judging a newer run too would launch twice."""
     return record.intent(run_key(object.id, run)) is not None
 
 
-@guard("judged_only_while_newest", promise="G3", line=2, history="resubmit_beside_a_rerun", without=True)
+@guard("judged_only_while_newest", promise="G3", line=2, history="intent_before_newer_runs", without=True)
 def _is_newest(record: Record, object: Object) -> bool:
     """Whether no later submission took its place in this very pass."""
     return record.submissions[-1].canonical == object.id
@@ -288,19 +288,19 @@ def _carries_out(rule: Rule | None) -> bool:
     return rule is not None and rule.do in AGAIN
 
 
-@guard("only_known_failures_judged_early", promise="T41 T28", history="completed_newest_run_first", without=True)
+@guard("only_known_failures_judged_early", promise="T41 T28", history="ending_decides_little", without=True)
 def _is_known_failure(end: End) -> bool:
     """Whether a run that is still ending has failed for certain, in a way that this version knows."""
     return end.cause not in (Cause.COMPLETED, Cause.UNRECOGNIZED)
 
 
-@guard("ending_decides_little", promise="G9", without=True)
+@guard("ending_decides_little", promise="G9", history="no_requeue_before_the_end", without=True)
 def _needs_no_end(intent: Intent) -> bool:
     """Whether it can be carried out while the run is still ending: its gate waits for the end anyway."""
     return intent.do is Action.RESUBMIT
 
 
-@guard("unexplained_stop_waits", promise="T41", history="stop_is_answered_and_nothing_stops", without=False)
+@guard("unexplained_stop_waits", promise="T41", history="own_stop_fires_no_rule", without=False)
 def _is_unexplained(end: End) -> bool:
     """Whether we stopped it and nothing says what for: no intent, no outcome."""
     return end.cause is Cause.STOPPED
@@ -335,7 +335,7 @@ def _is_purged(turn: Turn, object: Object) -> bool:
     return turn.observed.listing.complete and turn.observed.sighting(object.id) is None
 
 
-@guard("no_requeue_before_the_end", promise="G1", line=2, without=True)
+@guard("no_requeue_before_the_end", promise="G1", line=2, history="purged_is_resubmitted", without=True)
 def _has_ended(sighting: Sighting | None, object: Object) -> bool:
     """Whether the run is listed ended: a requeue of a live one would end it, or be refused."""
     return sighting is not None and sighting.state is State.ENDED and sighting.run == object.run

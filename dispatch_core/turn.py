@@ -276,7 +276,9 @@ def concluded(record: Record, outcome: Outcome) -> Record:
     )
 
 
-@guard("incomplete_marks_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+@guard(
+    "incomplete_marks_nothing", promise="C4", history="partial_listings", pair="incomplete_misses_nothing", without=True
+)
 def _may_mark(observed: Observed) -> bool:
     """Whether a listing counts towards an absence."""
     return observed.listing.complete

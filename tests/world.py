@@ -165,10 +165,10 @@ class Scheduler:
         thing.run, thing.phase, thing.open = thing.run + 1, State.PENDING, not thing.shut_behind
         thing.shut_behind = False
 
-    def rolls_back(self, id: str, phase: State) -> None:
+    def rolls_back(self, id: str, phase: State, run: int | None = None) -> None:
         """A controller that restarts from an older copy of what it knew."""
         thing = self.thing(id)
-        thing.phase, thing.excused = phase, "the scheduler rolled it back"
+        thing.phase, thing.run, thing.excused = phase, run or thing.run, "the scheduler rolled it back"
 
     # --- what it is asked for
 
