@@ -12,6 +12,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from dispatch_core.errors import BadInput
+from dispatch_core.guards import guard
 from dispatch_core.plan import Value
 from dispatch_core.reasons import CHOICE, Reason
 from dispatch_core.record import (
@@ -21,6 +22,7 @@ from dispatch_core.record import (
     Result,
     State,
     Submission,
+    Wait,
 )
 from dispatch_core.turn import concluded
 
@@ -69,7 +71,7 @@ def _waits_for(record: Record) -> str:
 
 def cancel(record: Record, by: str, at: datetime, reason: str = "") -> Record:
     """Set the outcome, lift every hold, drop every intent (X1); a record with an outcome stays as it is (P2)."""
-    if record.outcome is not None:
+    if _has_outcome(record):
         return record
     return concluded(record, Outcome(result=Result.CANCELLED, cause=None, at=at, by=by, message=reason))
 
@@ -89,7 +91,7 @@ def release(record: Record, by: str) -> Record:
     record = replace(record, holds=tuple(replace(hold, lifted=True) for hold in record.holds))
     if wait is not None and wait.object is not None and wait.reason in (Reason.GONE, Reason.VANISHED):
         record = _said_gone(record, wait.object)
-    if wait is not None and wait.reason in CHOICE:  # history: persons_word_against_revision_shown
+    if wait is not None and _is_choice(wait):
         again = Submission(number=len(record.submissions) + 1, why=f"person {by}", spec=record.submissions[-1].spec)
         record = replace(record, submissions=(*record.submissions, again))
     elif not held and (wait is None or wait.reason is not Reason.GONE):
@@ -100,7 +102,7 @@ def release(record: Record, by: str) -> Record:
 def resolve(record: Record, result: Result, by: str, at: datetime, reason: str = "") -> Record:
     """Say how a job came out that waits for a person's choice."""
     _needs_no_outcome(record, "resolved")
-    if record.wait is None or record.wait.reason not in CHOICE:
+    if record.wait is None or not _is_choice(record.wait):
         raise BadInput(f"job {record.key!r} does not wait for a person's choice: cancel it, or let it go on")
     return concluded(record, Outcome(result=result, cause=None, at=at, by=by, message=reason))
 
@@ -121,7 +123,7 @@ def dispose(record: Record, what: str) -> Record:
 
 
 def _disposed(record: Record, submission: Submission, number: int) -> Record:
-    if any(object.attempt == number for object in record.of(submission.number)):
+    if _made_an_object(record, submission, number):
         raise BadInput(f"job {record.key!r}: attempt {submission.number}.{number} made an object; stop the job instead")
     attempts = tuple(replace(a, disposed=True) if a.number == number else a for a in submission.attempts)
     changed = replace(submission, attempts=attempts)
@@ -135,5 +137,30 @@ def _said_gone(record: Record, id: str) -> Record:
 
 
 def _needs_no_outcome(record: Record, asked: str) -> None:
-    if record.outcome is not None:
-        raise BadInput(f"job {record.key!r} has {record.outcome.result} and cannot be {asked}")
+    outcome = _final(record)
+    if outcome is not None:
+        raise BadInput(f"job {record.key!r} has {outcome.result} and cannot be {asked}")
+
+
+@guard("cancelled_once", promise="X4 P2", history="nothing_asked_after_outcome", without=False)
+def _has_outcome(record: Record) -> bool:
+    """Whether the first outcome stands: a later cancel gets its receipt."""
+    return record.outcome is not None
+
+
+@guard("no_request_after_outcome", promise="P2", history="nothing_asked_after_outcome", without=lambda _: None)
+def _final(record: Record) -> Outcome | None:
+    """The outcome that ends all requests: a release after it would launch the job again."""
+    return record.outcome
+
+
+@guard("persons_word_where_asked", promise="C2", history="gone_earlier_submission", without=True)
+def _is_choice(wait: Wait) -> bool:
+    """Whether what follows was left to a person: else a release would launch the job beside what runs."""
+    return wait.reason in CHOICE
+
+
+@guard("disposed_only_without_object", promise="S1", without=False)
+def _made_an_object(record: Record, submission: Submission, number: int) -> bool:
+    """Whether an object of the attempt was seen: then nobody can say that it made none."""
+    return any(object.attempt == number for object in record.of(submission.number))

@@ -16,6 +16,7 @@ from dispatch_core.ask import Receipt, receipt
 from dispatch_core.errors import BadInput, Conflict
 from dispatch_core.find import observe
 from dispatch_core.gate import Condition
+from dispatch_core.guards import guard
 from dispatch_core.next import decide
 from dispatch_core.plan import Plan, Spec, Value, problems
 from dispatch_core.record import KEY_LENGTH, Record, Result
@@ -102,7 +103,7 @@ class Client:
         """Read, change, commit; again from the reading where somebody else committed in between."""
         while True:
             read = await self.store.read(key, uid)
-            if revision is not None and read.revision != revision:
+            if revision is not None and not is_as_shown(read, revision):
                 raise Conflict(
                     f"job {key!r} is at revision {read.revision}, and you were shown {revision}: nothing was changed; "
                     "look again, then ask again"
@@ -116,6 +117,13 @@ class Client:
                 )
             except Conflict:
                 continue
+
+
+@guard("persons_word_against_revision_shown", promise="C2", line=2, without=True)
+def is_as_shown(read: Record, revision: int) -> bool:
+    """Whether the record is still what the person was shown: a word about one vanished run must not answer for the
+    next."""
+    return read.revision == revision
 
 
 async def explain(store: Store, adapter: Adapter, key: str, uid: str | None = None) -> Explanation:

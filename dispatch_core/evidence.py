@@ -7,23 +7,26 @@ retires and settles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import msgspec
 
+from dispatch_core.guards import guard
 from dispatch_core.plan import Cause, End, Value
 from dispatch_core.record import (
     Answer,
     Attempt,
     Call,
     Kind,
+    Mark,
     Object,
     Record,
     Reply,
     RunEnd,
     State,
     Submission,
+    Tags,
     read_name,
 )
 
@@ -132,9 +135,6 @@ SHOWN_OPEN = frozenset({State.HELD, State.PENDING, State.RUNNING, State.ENDING, 
 
 _ANSWER_RANK = {Answer.UNKNOWN: 0, Answer.LATE: 1, Answer.REFUSED: 2, Answer.DONE: 3}
 
-_START_RANK = {**_ANSWER_RANK, Answer.LATE: 4}
-"""Of a Start, `late` stands for good: its place among the three may have been given to another attempt."""
-
 _CAUSE_RANK = {Cause.VANISHED: 0, Cause.UNRECOGNIZED: 0}
 """An end whose cause is known stands before one whose cause is not."""
 
@@ -165,8 +165,18 @@ def is_news(before: Record, after: Record) -> bool:
 def is_ours(record: Record, sighting: Sighting) -> bool:
     """Whether a listed object is one that this record launched: our uid, and an attempt that was committed."""
     tags = read_name(sighting.name)
-    if tags is None or tags.uid != record.uid:
-        return False
+    return tags is not None and _has_our_uid(record, tags) and _is_committed(record, tags)
+
+
+@guard("foreign_by_uid", promise="S1", without=True)
+def _has_our_uid(record: Record, tags: Tags) -> bool:
+    """Whether this record launched it, and not an earlier one under the same key."""
+    return tags.uid == record.uid
+
+
+@guard("foreign_by_attempt", promise="S1", history="settle_waits_for_everything", without=True)
+def _is_committed(record: Record, tags: Tags) -> bool:
+    """Whether its attempt is in the record: what no attempt made was never authorized."""
     return any(
         submission.number == tags.submission and any(a.number == tags.attempt for a in submission.attempts)
         for submission in record.submissions
@@ -184,15 +194,25 @@ def _timeless(record: Record) -> Record:
     return msgspec.structs.replace(record, objects=rows)
 
 
-def _better(old: Reply | None, new: Reply, rank: Mapping[Answer, int]) -> Reply:
+def _better(old: Reply | None, new: Reply, rank: Callable[[Answer], int]) -> Reply:
     if old is None:
         return new
-    return max(old, new, key=lambda reply: (rank[reply.answer], reply.text))
+    return max(old, new, key=lambda reply: (rank(reply.answer), reply.text))
+
+
+@guard(
+    "a_late_attempt_stays_late",
+    promise="G5",
+    without=lambda answer: _ANSWER_RANK[answer],
+)
+def _start_rank(answer: Answer) -> int:
+    """Of a Start, `late` stands for good: its place among the three may have been given to another attempt."""
+    return len(_ANSWER_RANK) if answer is Answer.LATE else _ANSWER_RANK[answer]
 
 
 def _start_replied(record: Record, fact: StartReplied) -> Record:
     def told(attempt: Attempt) -> Attempt:
-        return msgspec.structs.replace(attempt, reply=_better(attempt.reply, fact.reply, _START_RANK))
+        return msgspec.structs.replace(attempt, reply=_better(attempt.reply, fact.reply, _start_rank))
 
     return msgspec.structs.replace(
         record,
@@ -211,7 +231,7 @@ def _call_replied(record: Record, fact: CallReplied) -> Record:
     def told(call: Call) -> Call:
         if call.identity != identity or call.count != fact.count:
             return call
-        return msgspec.structs.replace(call, reply=_better(call.reply, fact.reply, _ANSWER_RANK))
+        return msgspec.structs.replace(call, reply=_better(call.reply, fact.reply, _ANSWER_RANK.__getitem__))
 
     return msgspec.structs.replace(record, calls=tuple(told(call) for call in record.calls))
 
@@ -227,9 +247,15 @@ def _seen(record: Record, fact: Seen) -> Record:
         record,
         objects=tuple(sorted((*others, after), key=lambda row: (row.submission, row.attempt, row.id))),
         submissions=record.submissions if after.foreign else _sighted(record, after),
-        clear=None if alive and not after.foreign else record.clear,
+        clear=None if _clears(sighting) and not after.foreign else record.clear,
         wait=None if answered else record.wait,
     )
+
+
+@guard("alive_starts_the_count_again", promise="S1", line=2, history="late_launch_after_settlement", without=False)
+def _clears(sighting: Sighting) -> bool:
+    """Whether it shows that not every launch is accounted for, whoever saw it."""
+    return sighting.state is not State.ENDED
 
 
 def _first(record: Record, fact: Seen) -> Object:
@@ -253,12 +279,16 @@ def _first(record: Record, fact: Seen) -> Object:
     )
 
 
+_Sight = tuple[int, int, datetime, State, bool, tuple[str, ...]]
+"""Run, rank, time, and what breaks a tie."""
+
+
 def _again(before: Object, fact: Seen) -> Object:
     """The row of a known object, with one more sighting: the furthest wins, then the latest."""
     sighting = fact.sighting
     known = (before.run, _RANK[before.state], before.seen, before.state, before.hold, before.nodes)
     shown = (sighting.run, _RANK[sighting.state], fact.at, sighting.state, sighting.hold, sighting.nodes)
-    run, _, at, state, hold, _ = max(known, shown)  # history: evidence_never_moves_back
+    run, _, at, state, hold, _ = shown if _is_further(shown, known) else known
     nodes = {node for known_run, *_, on in (known, shown) if known_run == run for node in on}
     return msgspec.structs.replace(
         before,
@@ -270,9 +300,27 @@ def _again(before: Object, fact: Seen) -> Object:
         nodes=tuple(sorted(nodes)),  # of its run, whichever sighting tells them
         opened=before.opened or sighting.state in SHOWN_OPEN,
         ends=_ends(before.ends, fact),
-        missing=None,
-        gone=None if before.gone is not None and fact.at > before.gone else before.gone,
+        missing=_missing_still(before),
+        gone=None if before.gone is not None and _outdates(fact.at, before.gone) else before.gone,
     )
+
+
+@guard("evidence_never_moves_back", promise="C3", without=True)
+def _is_further(shown: _Sight, known: _Sight) -> bool:
+    """Whether a sighting tells more than is known: an old listing, merged late, must not revive an ended run."""
+    return shown > known
+
+
+@guard("any_sighting_starts_again", promise="C4", history="absence_rule", without=lambda before: before.missing)
+def _missing_still(before: Object) -> Mark | None:
+    """What is left of a count of absences once the object is listed: nothing, they were not in a row."""
+    return None
+
+
+@guard("later_listing_undoes_the_word", promise="G8", without=False)
+def _outdates(at: datetime, gone: datetime) -> bool:
+    """Whether a person's word, of what an object was then, says nothing of it any more."""
+    return at > gone
 
 
 def _ends(known: tuple[RunEnd, ...], fact: Seen) -> tuple[RunEnd, ...]:

@@ -213,21 +213,21 @@ class Observed(Value, frozen=True):
         objects = self.made(submission, attempt)
         if objects:
             return _may_lack(self.listing) and all(self.sighting(o.id) is None and self.is_done(o) for o in objects)
-        if attempt.disposed or self._is_for_a_person():
+        if attempt.disposed or self.is_for_a_person():
             return attempt.disposed
-        return self._landed_by_now(attempt) and self._is_never_created(attempt)
+        return self.has_landed(attempt) and self._is_never_created(attempt)
 
     @guard("manual_attempts", promise="S1", without=False)
-    def _is_for_a_person(self) -> bool:
+    def is_for_a_person(self) -> bool:
         """Whether only a person may say that an attempt made no object."""
         return self.record.plan.unmatched == "manual"
 
-    @guard("never_created_after_expiry", promise="S1", history="late_landing_of_start", without=True)
-    def _landed_by_now(self, attempt: Attempt) -> bool:
+    @guard("never_created_after_expiry", promise="S1", history="three_attempts", without=True)
+    def has_landed(self, attempt: Attempt) -> bool:
         """Whether the attempt's Start has landed, if it ever does."""
         return self.expired(attempt.deadline)
 
-    @guard("never_created_spans_absence", promise="S1 P3", history="absence_rule", without=True)
+    @guard("never_created_spans_absence", promise="S1 P3", history="three_attempts", without=True)
     def _is_never_created(self, attempt: Attempt) -> bool:
         """Whether listings that span the absence rule show no object of it."""
         return self.spans(attempt.missing)
@@ -239,7 +239,7 @@ class Observed(Value, frozen=True):
     def end_without_object(self, submission: Submission) -> End | None:
         """How a submission ended that has no object to run: refused, or never created; None: it has not."""
         attempts = submission.attempts
-        if not all(_is_told(a) or (self.expired(a.deadline) and self.is_absent(submission, a)) for a in attempts):
+        if not all(_is_told(a) or (self.has_landed(a) and self.is_absent(submission, a)) for a in attempts):
             return None
         refused = [attempt.reply.text for attempt in attempts if attempt.reply and is_refused(attempt)]
         if refused:
@@ -262,25 +262,35 @@ def last_expiry(observed: Observed, calls: Iterable[Call]) -> datetime | None:
 # --- what else the words rest on, one condition each
 
 
-@guard("incomplete_spans_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+@guard(
+    "incomplete_spans_nothing", promise="C4", history="partial_listings", pair="incomplete_misses_nothing", without=True
+)
 def _may_span(listing: Listing) -> bool:
     """Whether a span of absence may end with it."""
     return listing.complete
 
 
-@guard("incomplete_misses_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+@guard(
+    "incomplete_misses_nothing", promise="C4", history="partial_listings", pair="incomplete_spans_nothing", without=True
+)
 def _may_miss(listing: Listing) -> bool:
     """Whether an object that it does not show is missing."""
     return listing.complete
 
 
-@guard("incomplete_lacks_no_attempt", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+@guard(
+    "incomplete_lacks_no_attempt",
+    promise="C4",
+    history="partial_listings",
+    pair="incomplete_chooses_nothing",
+    without=True,
+)
 def _may_lack(listing: Listing) -> bool:
     """Whether an attempt whose objects it does not show has none any more."""
     return listing.complete
 
 
-@guard("absence_in_three_listings", promise="C4", line=2, history="absence_rule", without=True)
+@guard("absence_in_three_listings", promise="C4", line=2, history="absence_counted_from_second_listing", without=True)
 def _has_second(mark: Mark) -> bool:
     """Whether two listings showed the absence before this one."""
     return mark.second is not None
@@ -292,19 +302,25 @@ def _counted_from(mark: Mark) -> datetime:
     return mark.second or mark.first
 
 
-@guard("seen_open_may_have_run", promise="X3", history="never_ran", without=False)
+@guard("seen_open_may_have_run", promise="X3", history="opened_by_an_admin_and_gone", without=False)
 def _was_seen_open(object: Object) -> bool:
     """Whether a listing has shown it open, whoever opened it."""
     return object.opened
 
 
-@guard("requeued_may_have_run", promise="X3", history="gone_earlier_submission", without=True)
+@guard(
+    "requeued_may_have_run",
+    promise="X3",
+    history="opened_by_an_admin_and_gone",
+    pair="seen_open_may_have_run",
+    without=True,
+)
 def _is_on_first_run(object: Object) -> bool:
     """Whether it was never requeued: there is no later run without an earlier one."""
     return object.run == 1
 
 
-@guard("over_in_its_highest_run", promise="G8", history="earlier_submissions_over", without=True)
+@guard("over_in_its_highest_run", promise="G8", without=True)
 def _is_newest_run(sighting: Sighting, object: Object) -> bool:
     """Whether no later run of it was ever listed."""
     return sighting.run == object.run
@@ -327,7 +343,7 @@ def is_counted(attempt: Attempt) -> bool:
     return not is_late(attempt)
 
 
-@guard("never_created_after_all_attempts", promise="G5", history="three_attempts", without=True)
+@guard("never_created_after_all_attempts", promise="G5", history="created_and_lost", without=True)
 def _is_spent(submission: Submission) -> bool:
     """Whether all the attempts that count were made: no reply never means not created."""
     return sum(is_counted(attempt) for attempt in submission.attempts) >= ATTEMPTS

@@ -127,13 +127,13 @@ def is_shut(observed: Observed, object: Object) -> bool:
 # --- the conditions, one by one
 
 
-@guard("incomplete_opens_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+@guard("incomplete_opens_nothing", promise="C4", history="partial_listings", without=True)
 def _may_open(observed: Observed) -> bool:
     """Whether the listing shows everything that could run beside it."""
     return observed.listing.complete
 
 
-@guard("open_before_the_outcome", promise="X3", history="cancel_races_open", without=True)
+@guard("open_before_the_outcome", promise="X3", history="nothing_asked_after_outcome", without=True)
 def _is_meant_to_run(record: Record) -> bool:
     return record.outcome is None
 
@@ -144,7 +144,14 @@ def _is_gone_or_ended(observed: Observed, object: Object) -> bool:
     return observed.is_done(object)
 
 
-@guard("all_retired_before_open", promise="G8", line=2, history="retired_all_gone_before_open", without=True)
+@guard(
+    "all_retired_before_open",
+    promise="G8",
+    line=2,
+    history="partial_listings",
+    pair="incomplete_opens_nothing",
+    without=True,
+)
 def _is_sole(unretired: list[str]) -> bool:
     """Whether every other object of the submission is retired."""
     return not unretired
@@ -162,13 +169,13 @@ def _may_be_requeued(observed: Observed, object: Object) -> bool:
     return bool(observed.unexpired(Kind.REQUEUE, object=object.id))
 
 
-@guard("earlier_runs_judged_first", promise="X3", without=True)
+@guard("earlier_runs_judged_first", promise="X3", pair="held_run_rerun", without=True)
 def _is_judged(record: Record, key: str) -> bool:
     """Whether an earlier run of the object has had what follows its end decided."""
     return record.spent(key) is not None
 
 
-@guard("earlier_intents_carried_out_first", promise="X3", history="resubmit_beside_a_rerun", without=False)
+@guard("earlier_intents_carried_out_first", promise="X3", history="intent_before_newer_runs", without=False)
 def _is_outstanding(intent: Intent) -> bool:
     """Whether what was decided for an earlier run is still to be done; what was decided for an object that had vanished
     keeps no gate shut once it is listed again."""

@@ -23,21 +23,22 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from dispatch_core import gate, recover, settle
-from dispatch_core.evidence import Sighting, is_news
-from dispatch_core.find import Observed
+from dispatch_core.evidence import Listing, Sighting, is_news
+from dispatch_core.find import Observed, is_counted, is_refused
+from dispatch_core.guards import guard
 from dispatch_core.reasons import FOR_A_PERSON, Reason
 from dispatch_core.record import (
     ATTEMPTS,
     BEFORE_THE_RUN,
     Answer,
     Attempt,
+    Call,
     Kind,
     Object,
     Record,
     State,
     Submission,
     Wait,
-    is_late,
     submission_key,
 )
 from dispatch_core.turn import INSTANT, Decision, Note, Turn
@@ -52,9 +53,9 @@ def decide(read: Record, observed: Observed) -> Decision:
     `observed.record` is `read` with the listing's evidence, and the replies that its supervisor holds, merged into it.
     """
     turn = Turn(read, observed)
-    if turn.record.settled:
+    if _is_settled(turn.record):
         settle.sweep(turn)
-    elif turn.record.outcome is not None:  # history: no_authorization_after_outcome
+    elif _has_outcome(turn.record):
         turn.mark_missing()
         settle.close(turn)
     else:
@@ -78,7 +79,7 @@ def unreachable(read: Record, merged: Record, at: datetime, why: str) -> Decisio
 def _pursue(turn: Turn) -> None:
     last = turn.record.last
     if last is None:
-        if turn.observed.listing.complete:
+        if _may_start(turn.observed.listing):
             turn.authorize("first", turn.record.spec)
         else:
             turn.note(Reason.LISTING_INCOMPLETE, "the listing is not complete: nothing is started on it")
@@ -88,7 +89,7 @@ def _pursue(turn: Turn) -> None:
         turn.note(Reason.HELD, f"held by {wanted.asked_by}: {wanted.reason}")
     settle.foreign(turn)
     turn.mark_missing()
-    if last.canonical is None:  # history: canonical_committed_once
+    if _is_undecided(last):
         _choose(turn, last)
     _retire(turn)
     object = _canonical(turn)
@@ -97,7 +98,7 @@ def _pursue(turn: Turn) -> None:
     if turn.record.outcome is not None:
         settle.first_clear(turn)
         return
-    if object is None or turn.record.submissions[-1].number != last.number:
+    if object is None or not _is_newest(turn.record, last):
         return
     sighting = turn.observed.sighting(object.id)
     if sighting is None or turn.observed.is_moved_back(object):
@@ -118,12 +119,11 @@ def _canonical(turn: Turn) -> Object | None:
 
 def _choose(turn: Turn, last: Submission) -> None:
     observed = turn.observed
-    if not observed.listing.complete:
+    if not _may_choose(observed.listing):
         turn.note(Reason.LISTING_INCOMPLETE, "the listing is not complete: nothing is chosen or started on it")
         return
     candidates = sorted(
-        # history: canonical_from_unretired
-        (o for o in turn.record.of(last.number) if observed.sighting(o.id) and not o.retired),
+        (o for o in turn.record.of(last.number) if observed.sighting(o.id) and _may_count(o)),
         key=lambda o: (o.attempt, o.id, o.first_seen),
     )
     if candidates:
@@ -148,12 +148,9 @@ def _attempt_again(turn: Turn, last: Submission) -> None:
         return
     newest = last.attempts[-1]
     name = f"attempt {newest.number} of submission {last.number}"
-    answer = newest.reply.answer if newest.reply is not None else None
-    counted = sum(not is_late(a) for a in last.attempts)
-    if answer is None and observed.began <= newest.deadline:
+    if newest.reply is None and _may_be_replied_to(observed, newest):
         turn.note(Reason.AWAITING_START, f"{name} has not replied", until=newest.deadline + INSTANT)
-    # history: three_attempts
-    elif answer is Answer.REFUSED or counted >= ATTEMPTS or not _may_repeat(observed, last, newest):
+    elif is_refused(newest) or not _has_attempts_left(last) or not _may_repeat(observed, last, newest):
         _await_absence(turn, last)
     else:
         again = observed.repeat_at(newest.committed, newest.number)
@@ -163,6 +160,19 @@ def _attempt_again(turn: Turn, last: Submission) -> None:
             turn.attempt(last)
 
 
+@guard("start_repeated_after_its_deadline", promise="G5", line=2, history="three_attempts", without=False)
+def _may_be_replied_to(observed: Observed, newest: Attempt) -> bool:
+    """Whether the sender of a Start without a reply may be on it still."""
+    return observed.began <= newest.deadline
+
+
+@guard("three_attempts", promise="G5", without=True)
+def _has_attempts_left(last: Submission) -> bool:
+    """Whether fewer than three that count were made: else one that restarts in a loop would submit for ever."""
+    return sum(is_counted(attempt) for attempt in last.attempts) < ATTEMPTS
+
+
+@guard("created_and_lost", promise="G5", without=True)
 def _may_repeat(observed: Observed, last: Submission, newest: Attempt) -> bool:
     """An attempt that replied with an object is repeated only once that object is known to be absent."""
     created = newest.reply is not None and newest.reply.answer is Answer.DONE
@@ -178,9 +188,9 @@ def _await_absence(turn: Turn, last: Submission) -> None:
         mark = attempt.missing
         if observed.is_unmatched(last, attempt) and not observed.is_absent(last, attempt):
             expiry = observed.expiry(attempt.deadline)
-            if not observed.expired(attempt.deadline):
+            if not observed.has_landed(attempt):
                 turn.note(Reason.AWAITING_EXPIRY, f"{name} can still land", until=expiry + INSTANT)
-            elif turn.record.plan.unmatched == "manual":
+            elif observed.is_for_a_person():
                 turn.note(Reason.UNMATCHED, f"{name} may have made an object; say that it did not")
             else:
                 mark = turn.counted(mark, expiry)
@@ -199,13 +209,13 @@ def _retire(turn: Turn) -> None:
     canonical = {s.canonical for s in turn.record.submissions}
     newest = turn.record.submissions[-1]
     for object in turn.observed.ours():
-        decided = object.submission < newest.number or newest.canonical is not None
-        if object.id not in canonical and decided and not object.retired and turn.observed.listing.complete:
+        decided = object.submission < newest.number or _is_decided(newest)
+        if _is_other(object, canonical) and decided and not object.retired and _may_retire(turn.observed.listing):
             turn.change_object(replace(object, retired=True))
         current = turn.record.object(object.id) or object
-        if current.retired:  # history: stop_never_names_canonical
+        if _is_retired(current):
             settle.stop(turn, current, "it is retired")
-        elif object.submission < newest.number and object.id in canonical:  # history: alive_again_is_stopped
+        elif object.id in canonical and _is_replaced(object, newest):
             settle.stop(turn, current, f"submission {newest.number} took its place")
 
 
@@ -218,7 +228,7 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
     if sighting.state not in BEFORE_THE_RUN:
         return
     if not wanted:
-        ours = [c.hold for c in turn.record.calls if (c.kind, c.object, c.run) == (Kind.HOLD, object.id, sighting.run)]
+        ours = [call.hold for call in turn.record.calls if call.kind is Kind.HOLD and _is_on(call, object, sighting)]
         if ours and sighting.hold:
             note = Note(reason=Reason.RELEASING, text=f"release the hold on {object.id}", object=object.id)
             turn.send(Kind.RELEASE, object.id, sighting.run, max(ours), why=note)
@@ -226,8 +236,8 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
     if sighting.hold:
         return
     number = wanted[0].number
-    earlier = [c for c in turn.observed.unexpired(Kind.HOLD, Kind.RELEASE, object=object.id) if c.hold != number]
-    if earlier:  # history: new_hold_after_old_calls_expired
+    earlier = _of_earlier_holds(turn.observed, object, number)
+    if earlier:
         until = max(turn.observed.expiry(call.deadline) for call in earlier) + INSTANT
         turn.note(Reason.AWAITING_EXPIRY, f"an earlier hold or release of {object.id} can still land", until=until)
         return
@@ -241,7 +251,7 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
 def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
     if sighting.state is not State.GATED:
         _shut_behind(turn, object, sighting)
-        if sighting.state is State.UNRECOGNIZED:  # history: unrecognized_decides_nothing
+        if _is_unknown(sighting):
             text = f"{object.id} is in a state that this version does not know: a person says what follows"
             turn.note(Reason.UNRECOGNIZED, text, object.id)
         elif sighting.state is not State.ENDED:
@@ -253,7 +263,7 @@ def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
         turn.note(condition.reason, f"the gate of {object.id} is shut: {condition.text}", condition.object)
     if false:
         return
-    if turn.decided:  # history: sole_call
+    if not _is_alone(turn):
         turn.again()
         return
     turn.send(
@@ -263,7 +273,7 @@ def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
 
 def _shut_behind(turn: Turn, object: Object, sighting: Sighting) -> None:
     """Shut the gate behind a running run, where a requeue would else come back open (G1)."""
-    if not (turn.observed.capabilities.shuts and turn.record.plan.requeues and sighting.state is State.RUNNING):
+    if not _may_come_back_open(turn, sighting):
         return
     row = turn.record.call(Kind.SHUT, object.id, sighting.run)
     if row is None or row.reply is None or row.reply.answer is not Answer.DONE:
@@ -271,3 +281,117 @@ def _shut_behind(turn: Turn, object: Object, sighting: Sighting) -> None:
             reason=Reason.SHUTTING, text=f"shut the gate behind run {sighting.run} of {object.id}", object=object.id
         )
         turn.send(Kind.SHUT, object.id, sighting.run, why=note)
+
+
+# --- what the order rests on, one condition each
+
+
+@guard("late_launch_after_settlement", promise="S2", without=False)
+def _is_settled(record: Record) -> bool:
+    """Whether nothing may be decided ever again."""
+    return record.settled
+
+
+@guard("no_authorization_after_outcome", promise="P2", without=False)
+def _has_outcome(record: Record) -> bool:
+    """Whether nothing may be launched any more: a cancel is final."""
+    return record.outcome is not None
+
+
+@guard("incomplete_starts_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+def _may_start(listing: Listing) -> bool:
+    """Whether the first submission may be authorized on it."""
+    return listing.complete
+
+
+@guard("canonical_committed_once", promise="G6", without=True)
+def _is_undecided(last: Submission) -> bool:
+    """Whether its object is still to be chosen: chosen again after a purge, a duplicate would become the one that
+    counts."""
+    return last.canonical is None
+
+
+@guard("nothing_opened_beside_a_new_submission", promise="G8", line=2, history="earlier_submissions_over", without=True)
+def _is_newest(record: Record, last: Submission) -> bool:
+    """Whether this pass has not just authorized the next one."""
+    return record.submissions[-1].number == last.number
+
+
+@guard("incomplete_chooses_nothing", promise="C4 G6", history="incomplete_listing_decides_nothing", without=True)
+def _may_choose(listing: Listing) -> bool:
+    """Whether a lower attempt's object would be in it, and an attempt without one has none."""
+    return listing.complete
+
+
+@guard(
+    "canonical_from_unretired",
+    promise="G6",
+    line=2,
+    history="hidden_before_the_choice",
+    pair="retired_once_chosen",
+    without=True,
+)
+def _may_count(object: Object) -> bool:
+    """Whether it may be chosen: what is retired was, or is being, stopped."""
+    return not object.retired
+
+
+@guard("retired_once_chosen", promise="G7", line=2, history="created_and_lost", without=True)
+def _is_decided(newest: Submission) -> bool:
+    """Whether its other objects are duplicates: until one was chosen, each may be the one."""
+    return newest.canonical is not None
+
+
+@guard("canonical_is_never_retired", promise="G7", history="stop_never_names_canonical", without=True)
+def _is_other(object: Object, canonical: set[str | None]) -> bool:
+    return object.id not in canonical
+
+
+@guard("incomplete_retires_nothing", promise="C4", history="partial_listings", without=True)
+def _may_retire(listing: Listing) -> bool:
+    """Whether it shows what the retired object is a duplicate of."""
+    return listing.complete
+
+
+@guard("stop_never_names_canonical", promise="G7", without=True)
+def _is_retired(object: Object) -> bool:
+    """Whether it is to be stopped: the Stop of a duplicate must not reach the good run."""
+    return object.retired
+
+
+@guard("alive_again_is_stopped", promise="G8 G9", without=False)
+def _is_replaced(object: Object, newest: Submission) -> bool:
+    """Whether a later submission took the place of what is listed alive again; left alone, that one waits for ever."""
+    return object.submission < newest.number
+
+
+@guard("release_only_our_hold", promise="G2", without=True)
+def _is_on(call: Call, object: Object, sighting: Sighting) -> bool:
+    """Whether a hold of ours was asked for on this object and run: an admin's is not ours to release."""
+    return (call.object, call.run) == (object.id, sighting.run)
+
+
+@guard("new_hold_after_old_calls_expired", promise="L3", line=2, without=lambda *_: ())
+def _of_earlier_holds(observed: Observed, object: Object, number: int) -> tuple[Call, ...]:
+    """Calls of earlier holds that can still land: a release of one would take the new hold off."""
+    return tuple(c for c in observed.unexpired(Kind.HOLD, Kind.RELEASE, object=object.id) if c.hold != number)
+
+
+@guard("unrecognized_state_is_said", promise="T28", history="unrecognized_decides_nothing", without=False)
+def _is_unknown(sighting: Sighting) -> bool:
+    """Whether only a person can say what follows."""
+    return sighting.state is State.UNRECOGNIZED
+
+
+@guard("sole_call", promise="X3", line=2, without=True)
+def _is_alone(turn: Turn) -> bool:
+    """Whether the Open's commit decides nothing else but the choice: one that decides more opens on what no listing
+    has confirmed."""
+    return not turn.decided
+
+
+@guard("gate_shut_behind_the_run", promise="G1", history="requeued_by_an_admin_while_ending", without=False)
+def _may_come_back_open(turn: Turn, sighting: Sighting) -> bool:
+    """Whether a requeue of the running run, the scheduler's own too, would come back open, and can be kept from it."""
+    can = turn.observed.capabilities.shuts and turn.record.plan.requeues
+    return can and sighting.state is State.RUNNING

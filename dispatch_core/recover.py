@@ -12,9 +12,10 @@ from datetime import timedelta
 
 from dispatch_core import settle
 from dispatch_core.evidence import Sighting
+from dispatch_core.guards import guard
 from dispatch_core.plan import AGAIN, DEFAULTS, NEVER_RAN, NO_RULE, Action, Cause, End, Rule, matches
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Answer, Intent, Kind, Object, Record, Result, State, run_key
+from dispatch_core.record import Answer, Call, Intent, Kind, Object, Record, Result, State, run_key
 from dispatch_core.turn import INSTANT, Note, Turn
 
 
@@ -25,14 +26,14 @@ def judge(turn: Turn, object: Object) -> None:
         turn.note(Reason.MOVED_BACK, f"{object.id} is listed in a run that had ended", object.id)
         return
     end = observed.newest_end(object)
-    if end is not None and end.cause is Cause.COMPLETED:  # history: completed_newest_run_first
+    if end is not None and _has_succeeded(end):
         turn.end_job(Result.SUCCEEDED, end, NO_RULE)
         return
     for run in range(1, object.run):
         _judge_rerun(turn, object, run)
-        if turn.record.outcome is not None or turn.record.intent(run_key(object.id, run)) is not None:
+        if turn.record.outcome is not None or _is_outstanding(turn.record, object, run):
             return
-        if turn.record.submissions[-1].canonical != object.id:
+        if not _is_newest(turn.record, object):
             return
     key = run_key(object.id, object.run)
     if end is not None:
@@ -55,12 +56,12 @@ def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
             _carry_out(turn, intent, None)
         return
     end = turn.observed.end_of(object, run) or End(cause=Cause.RERUN, message="the scheduler ran it again on its own")
-    spent = turn.record.spent(key)
+    spent = _spent(turn.record, key)
     rule = _rule(turn.record, end) if spent is None else turn.record.plan.rule(spent) or NEVER_RAN
     if rule is not None and spent is None:
         turn.spend(key, rule.name)
         turn.note(Reason.RECOVERING, f"run {run} ended ({end.cause}) and another followed: rule {rule.name}", object.id)
-    if rule is not None and rule.do in AGAIN:
+    if _carries_out(rule):
         return
     succeeded = end.cause is Cause.COMPLETED or (rule is not None and rule.do is Action.SUCCEED)
     turn.end_job(Result.SUCCEEDED if succeeded else Result.FAILED, end, rule.name if rule else NO_RULE)
@@ -68,16 +69,16 @@ def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
 
 def _judge_early(turn: Turn, key: str, end: End, object: Object) -> None:
     """The cause is known while the run is still ending: spend, and authorize a resubmit; nothing else (G9)."""
-    if end.cause in (Cause.COMPLETED, Cause.UNRECOGNIZED):
+    if not _is_known_failure(end):
         turn.note(Reason.AWAITING_END, f"{object.id} is ending ({end.cause}): its end decides", object.id)
         return
     intent = turn.record.intent(key)
     rule = None
-    if intent is None and turn.record.spent(key) is None:
+    if intent is None and _spent(turn.record, key) is None:
         rule = _rule(turn.record, end)
         if rule is not None and rule.do in AGAIN:
             intent = _spend(turn, key, rule, end)
-    if intent is not None and intent.do is Action.RESUBMIT:  # history: ending_decides_little
+    if intent is not None and _needs_no_end(intent):
         _carry_out(turn, intent, object)
     else:
         turn.note(Reason.AWAITING_END, f"{object.id} is ending ({end.cause})", object.id)
@@ -87,20 +88,20 @@ def judge_end(turn: Turn, key: str, end: End, object: Object | None) -> None:
     """What follows an end: the intent made for it, what its unit was spent on, the plan's rule, or the default."""
     record = turn.record
     name = object.id if object is not None else f"submission {record.submissions[-1].number}"
-    intent, spent = record.intent(key), record.spent(key)  # history: intent_carried_out_whatever_the_end
+    intent, spent = _intent(record, key), _spent(record, key)
     if intent is not None:
-        if end.cause is not Cause.VANISHED or intent.cause is Cause.VANISHED:  # history: vanished_drops_the_intent
+        if not _is_in_vain(end) or _is_made_for_it(intent):
             _carry_out(turn, intent, object)
             return
         turn.drop(intent)
     if spent is not None:
-        _leave_to_person(turn, end, spent, name)  # history: budget_key_used_once
+        _leave_to_person(turn, end, spent, name)
         return
-    if end.cause is Cause.STOPPED:
+    if _is_unexplained(end):
         turn.note(Reason.UNEXPLAINED_STOP, f"{name} was stopped by us, and nothing says what for", name)
         return
     rule = _never_ran(turn, end, object) or _rule(record, end)
-    action = rule.do if rule is not None else DEFAULTS.get(end.cause, Action.FAIL)
+    action = rule.do if rule is not None else _default(end)
     by = rule.name if rule is not None else NO_RULE
     if rule is not None and action in AGAIN:
         _carry_out(turn, _spend(turn, key, rule, end), object)
@@ -158,7 +159,7 @@ def _carry_out(turn: Turn, intent: Intent, object: Object | None) -> None:
         turn.note(Reason.AWAITING_DELAY, f"{intent.do} for {intent.key} waits for its delay", until=intent.not_before)
     elif intent.do is Action.REQUEUE and object is not None and _can_requeue(turn, object):
         _requeue(turn, intent, object)
-    elif not turn.observed.listing.complete:
+    elif not _may_submit(turn):
         turn.note(Reason.LISTING_INCOMPLETE, "the listing is not complete: nothing is submitted on it")
     else:
         last = turn.record.submissions[-1]
@@ -169,21 +170,16 @@ def _carry_out(turn: Turn, intent: Intent, object: Object | None) -> None:
 
 def _can_requeue(turn: Turn, object: Object) -> bool:
     """Whether it can come back gated: listed ended, and not refused before; what was purged is resubmitted."""
-    row = turn.record.call(Kind.REQUEUE, object.id, object.run)
-    refused = row is not None and row.reply is not None and row.reply.answer is Answer.REFUSED
-    # history: purged_is_resubmitted
-    listed = turn.observed.sighting(object.id) is not None or not turn.observed.listing.complete
-    return turn.observed.capabilities.requeues and not refused and listed  # history: requeue_comes_back_gated
+    return _comes_back_gated(turn) and not _is_refused(turn, object) and not _is_purged(turn, object)
 
 
 def _requeue(turn: Turn, intent: Intent, object: Object) -> None:
     sighting = turn.observed.sighting(object.id)
-    # history: no_requeue_before_the_end
-    if sighting is None or sighting.state is not State.ENDED or sighting.run != object.run:
+    if not _has_ended(sighting, object):
         turn.note(Reason.AWAITING_END, f"{object.id} is requeued once it is listed ended", object.id)
         return
-    unexpired = turn.observed.unexpired(Kind.STOP, Kind.REQUEUE, object=object.id)
-    if unexpired:  # history: no_requeue_while_unexpired
+    unexpired = _in_the_way(turn, object)
+    if unexpired:
         until = max(turn.observed.expiry(call.deadline) for call in unexpired) + INSTANT
         text = f"{object.id} is requeued once no earlier stop or requeue of it can land"
         turn.note(Reason.AWAITING_EXPIRY, text, object.id, until=until)
@@ -200,10 +196,10 @@ def out_of_time(turn: Turn, object: Object, sighting: Sighting) -> None:
     key = run_key(object.id, sighting.run)
     intent = turn.record.intent(key)
     if intent is not None:
-        if intent.cause is None:
+        if _is_timed(intent):
             settle.stop(turn, object, f"rule {intent.rule} will {intent.do}")
         return
-    if turn.record.spent(key) is not None:
+    if _spent(turn.record, key) is not None:
         return
     for rule, text in _due(turn, object, sighting):
         end = End(cause=Cause.DEADLINE, message=text)
@@ -239,3 +235,125 @@ def _due(turn: Turn, object: Object, sighting: Sighting) -> Iterator[tuple[Rule,
             yield rule, f"it is {what} for longer than {limit:g} s"
         else:
             turn.wake(due + INSTANT)
+
+
+# --- what recovery rests on, one condition each
+
+
+@guard("budget_key_used_once", promise="G3", history="vanished_drops_the_intent", without=lambda *_: None)
+def _spent(record: Record, key: str) -> str | None:
+    """The rule that this end has spent its one unit on; None: it may still spend it."""
+    return record.spent(key)
+
+
+@guard("intent_carried_out_whatever_the_end", promise="G3", without=lambda *_: None)
+def _intent(record: Record, key: str) -> Intent | None:
+    """What was decided for this end before it came: a run may complete, or end otherwise, while it is being stopped."""
+    return record.intent(key)
+
+
+@guard("vanished_drops_the_intent", promise="S1", without=False)
+def _is_in_vain(end: End) -> bool:
+    """Whether an intent can no longer be carried out safely: what is gone without any end may still run."""
+    return end.cause is Cause.VANISHED
+
+
+@guard("vanished_and_listed_again", promise="G3", without=False)
+def _is_made_for_it(intent: Intent) -> bool:
+    """Whether the intent was made because the object had vanished: then it stands, listed again or not."""
+    return intent.cause is Cause.VANISHED
+
+
+@guard("completed_newest_run_first", promise="T41", without=False)
+def _has_succeeded(end: End) -> bool:
+    """Whether the newest run completed: then the job succeeded, whatever befell an earlier one."""
+    return end.cause is Cause.COMPLETED
+
+
+@guard("resubmit_beside_a_rerun", promise="G3", history="intent_before_newer_runs", without=False)
+def _is_outstanding(record: Record, object: Object, run: int) -> bool:
+    """Whether an earlier run's intent is still to be carried out: judging a newer run too would launch twice."""
+    return record.intent(run_key(object.id, run)) is not None
+
+
+@guard("judged_only_while_newest", promise="G3", line=2, history="intent_before_newer_runs", without=True)
+def _is_newest(record: Record, object: Object) -> bool:
+    """Whether no later submission took its place in this very pass."""
+    return record.submissions[-1].canonical == object.id
+
+
+@guard("held_run_rerun", promise="G8", without=True)
+def _carries_out(rule: Rule | None) -> bool:
+    """Whether the run that the scheduler started on its own is what the rule asks for; else nobody asked for it."""
+    return rule is not None and rule.do in AGAIN
+
+
+@guard("only_known_failures_judged_early", promise="T41 T28", history="ending_decides_little", without=True)
+def _is_known_failure(end: End) -> bool:
+    """Whether a run that is still ending has failed for certain, in a way that this version knows."""
+    return end.cause not in (Cause.COMPLETED, Cause.UNRECOGNIZED)
+
+
+@guard("ending_decides_little", promise="G9", history="no_requeue_before_the_end", without=True)
+def _needs_no_end(intent: Intent) -> bool:
+    """Whether it can be carried out while the run is still ending: its gate waits for the end anyway."""
+    return intent.do is Action.RESUBMIT
+
+
+@guard("unexplained_stop_waits", promise="T41", history="own_stop_fires_no_rule", without=False)
+def _is_unexplained(end: End) -> bool:
+    """Whether we stopped it and nothing says what for: no intent, no outcome."""
+    return end.cause is Cause.STOPPED
+
+
+@guard(
+    "unrecognized_decides_nothing",
+    promise="T28",
+    without=lambda end: Action.FAIL if end.cause is Cause.UNRECOGNIZED else DEFAULTS.get(end.cause, Action.FAIL),
+)
+def _default(end: End) -> Action:
+    """What happens where no rule matches: a word that this version does not know is no success and no failure."""
+    return DEFAULTS.get(end.cause, Action.FAIL)
+
+
+@guard("requeue_comes_back_gated", promise="G1 G8 X3", history="requeue_is_a_resubmit", without=True)
+def _comes_back_gated(turn: Turn) -> bool:
+    """Whether a requeued object waits for its gate here: else it runs past every hold and cancel."""
+    return turn.observed.capabilities.requeues
+
+
+@guard("refused_requeue_is_resubmitted", promise="S1", without=False)
+def _is_refused(turn: Turn, object: Object) -> bool:
+    """Whether the scheduler refused to requeue this run: asked again it would refuse for ever."""
+    row = turn.record.call(Kind.REQUEUE, object.id, object.run)
+    return row is not None and row.reply is not None and row.reply.answer is Answer.REFUSED
+
+
+@guard("purged_is_resubmitted", promise="S1", without=False)
+def _is_purged(turn: Turn, object: Object) -> bool:
+    """Whether the scheduler has forgotten it: there is nothing to requeue, and nothing to wait for."""
+    return turn.observed.listing.complete and turn.observed.sighting(object.id) is None
+
+
+@guard("no_requeue_before_the_end", promise="G1", line=2, history="purged_is_resubmitted", without=True)
+def _has_ended(sighting: Sighting | None, object: Object) -> bool:
+    """Whether the run is listed ended: a requeue of a live one would end it, or be refused."""
+    return sighting is not None and sighting.state is State.ENDED and sighting.run == object.run
+
+
+@guard("no_requeue_while_unexpired", promise="L1", line=2, without=lambda *_: ())
+def _in_the_way(turn: Turn, object: Object) -> tuple[Call, ...]:
+    """Stops and requeues of it that can still land: on the run that a requeue starts."""
+    return turn.observed.unexpired(Kind.STOP, Kind.REQUEUE, object=object.id)
+
+
+@guard("incomplete_submits_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
+def _may_submit(turn: Turn) -> bool:
+    """Whether the listing shows every object that a launch would stand beside."""
+    return turn.observed.listing.complete
+
+
+@guard("only_timed_intents_stop", promise="G3", history="vanished_and_listed_again", without=True)
+def _is_timed(intent: Intent) -> bool:
+    """Whether a timed rule asks that the run is stopped; a run that had vanished and is listed again is left alone."""
+    return intent.cause is None

@@ -12,9 +12,10 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from dispatch_core.find import Observed, last_expiry
+from dispatch_core.guards import guard
 from dispatch_core.plan import Value
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Answer, Kind, Mark, Object, Record, State
+from dispatch_core.record import Answer, Attempt, Call, Kind, Mark, Object, Record, State, Submission
 from dispatch_core.turn import INSTANT, Note, Turn
 
 
@@ -53,32 +54,32 @@ def close(turn: Turn) -> None:
         else:
             _count(turn)
         return
-    if turn.record.clear is not None and observed.listing.complete:
+    if turn.record.clear is not None and _breaks_the_row(observed):
         turn.change(clear=None)
     for point in open_points:
         turn.note(point.reason, point.text, point.object, until=point.until)
 
 
-def unsettled(record: Record, observed: Observed) -> tuple[Open, ...]:  # history: settle_waits_for_everything
+def unsettled(record: Record, observed: Observed) -> tuple[Open, ...]:
     """What S1 still waits for in this listing; empty when it holds."""
     points = [
         Open(reason=Reason.STOPPING, text=f"{object.id} is {_now(observed, object)}", object=object.id)
         for object in observed.ours()
-        if not observed.is_done(object)
+        if not _is_accounted_for(observed, object)
     ]
     points += [
         Open(
             reason=Reason.FOREIGN, text=f"{object.id} carries the job's name and is not of its record", object=object.id
         )
-        for object in observed.foreign()
+        for object in _undisposed(observed)
     ]
     for submission in record.submissions:
         for attempt in submission.attempts:
             name = f"attempt {attempt.number} of submission {submission.number}"
-            if not observed.expired(attempt.deadline):
+            if not _has_landed(observed, attempt):
                 until = observed.expiry(attempt.deadline) + INSTANT
                 points.append(Open(reason=Reason.AWAITING_EXPIRY, text=f"{name} can still land", until=until))
-            elif record.plan.unmatched == "manual" and observed.is_unmatched(submission, attempt):
+            elif not _is_matched(observed, submission, attempt):
                 points.append(
                     Open(reason=Reason.UNMATCHED, text=f"{name} may have made an object; say that it did not")
                 )
@@ -89,11 +90,11 @@ def unsettled(record: Record, observed: Observed) -> tuple[Open, ...]:  # histor
             object=call.object,
             until=observed.expiry(call.deadline) + INSTANT,
         )
-        for call in observed.unexpired(Kind.REQUEUE)
+        for call in _landing_requeues(observed)
     ]
     if _second_stop_due(record, observed):
         points.append(Open(reason=Reason.STOPPING, text="the job is stopped once more, now that no requeue can land"))
-    if not observed.listing.complete:
+    if not _may_settle(observed):
         points.append(Open(reason=Reason.LISTING_INCOMPLETE, text="the listing is not complete"))
     return tuple(points)
 
@@ -115,13 +116,13 @@ def stop(turn: Turn, object: Object, why: str) -> None:
     if sighting is None or sighting.state in (State.ENDED, State.ENDING):
         return
     note = Note(reason=Reason.STOPPING, text=f"stop {object.id}: {why}", object=object.id)
-    turn.send(Kind.STOP, object.id, sighting.run, why=note)  # history: run_checked_on_host
+    turn.send(Kind.STOP, object.id, sighting.run, why=note)
 
 
 def first_clear(turn: Turn) -> None:
     """The outcome's own commit counts its listing, from the listing's end, if S1 holds in it and rests on absence."""
     observed = turn.observed
-    if not unsettled(turn.record, observed) and not _is_proven(observed):
+    if _may_begin(turn) and not _is_proven(observed):
         turn.change(clear=Mark(first=observed.listing.ended))
 
 
@@ -151,28 +152,24 @@ def _stop_job(turn: Turn) -> None:
 def _second_stop_due(record: Record, observed: Observed) -> bool:
     """Whether StopJob is still owed, or not yet answered, once every requeue call has expired (X4)."""
     expiry = last_expiry(observed, (call for call in record.calls if call.kind is Kind.REQUEUE))
-    if expiry is None or observed.began <= expiry:  # history: second_stop_after_requeue_expiry
+    if expiry is None or observed.began <= expiry:
         return False
     row = record.call(Kind.STOP_JOB)
-    if row is None or row.committed <= expiry:
-        return True
-    return row.reply is None or row.reply.answer in (Answer.UNKNOWN, Answer.LATE)
+    return row is None or _is_too_early(row, expiry) or not _is_answered(row)
 
 
 def _is_proven(observed: Observed) -> bool:
     """Whether nothing rests on absence: each object, and one for each attempt, is listed ended."""
-    listed = [observed.sighting(object.id) for object in observed.ours()]
-    return all(sighting is not None and sighting.state is State.ENDED for sighting in listed) and all(
-        observed.made(submission, attempt)
-        for submission in observed.record.submissions
-        for attempt in submission.attempts
+    attempts = [(s, attempt) for s in observed.record.submissions for attempt in s.attempts]
+    return all(_is_listed_ended(observed, object) for object in observed.ours()) and all(
+        _has_object(observed, submission, attempt) for submission, attempt in attempts
     )
 
 
 def _count(turn: Turn) -> None:
     """One more complete listing in which S1 holds; settled when they span the absence rule."""
     observed, clear = turn.observed, turn.record.clear
-    if observed.spans(clear):  # history: settle_spans_absence
+    if _has_shown_long_enough(observed, clear):
         _settle(turn)
         return
     mark = turn.counted(clear, None)
@@ -185,3 +182,91 @@ def _count(turn: Turn) -> None:
 def _settle(turn: Turn) -> None:
     turn.change(settled=True)
     turn.note(Reason.SETTLED, "every launch is accounted for: the job is settled")
+
+
+# --- what settling rests on, one condition each
+
+
+@guard("settle_waits_for_every_object", promise="S1", history="settle_spans_absence", without=True)
+def _is_accounted_for(observed: Observed, object: Object) -> bool:
+    """Whether a recorded object has ended, or is known to be gone."""
+    return observed.is_done(object)
+
+
+@guard("settle_waits_for_foreign", promise="S1", history="settle_waits_for_everything", without=lambda _: ())
+def _undisposed(observed: Observed) -> tuple[Object, ...]:
+    """What carries our name, is alive, and nobody has said that it does not matter."""
+    return observed.foreign()
+
+
+@guard("settle_waits_for_every_attempt", promise="S1 P3", history="settle_waits_for_everything", without=True)
+def _has_landed(observed: Observed, attempt: Attempt) -> bool:
+    """Whether the attempt's Start can no longer land, whatever it replied."""
+    return observed.expired(attempt.deadline)
+
+
+@guard("settle_waits_for_unmatched", promise="S1", history="settle_waits_for_everything", without=True)
+def _is_matched(observed: Observed, submission: Submission, attempt: Attempt) -> bool:
+    """Whether nobody has to say what became of the attempt."""
+    return observed.record.plan.unmatched != "manual" or not observed.is_unmatched(submission, attempt)
+
+
+@guard(
+    "settle_waits_for_requeue_expiry",
+    promise="L4 S1",
+    line=2,
+    history="second_stop_after_requeue_expiry",
+    without=lambda _: (),
+)
+def _landing_requeues(observed: Observed) -> tuple[Call, ...]:
+    """Requeues that can still bring a run back."""
+    return observed.unexpired(Kind.REQUEUE)
+
+
+@guard("incomplete_settles_nothing", promise="C4 S1", history="incomplete_listing_decides_nothing", without=True)
+def _may_settle(observed: Observed) -> bool:
+    """Whether the listing shows all that there is."""
+    return observed.listing.complete
+
+
+@guard("settle_spans_absence", promise="S1 P3", without=True)
+def _has_shown_long_enough(observed: Observed, clear: Mark | None) -> bool:
+    """Whether it shows in listings that span the absence rule: one wrong listing must not close the record."""
+    return observed.spans(clear)
+
+
+@guard("absent_object_proves_nothing", promise="S1", history="hidden_while_closing", without=True)
+def _is_listed_ended(observed: Observed, object: Object) -> bool:
+    """Whether the end of an object is seen in this listing, and not remembered or worked out."""
+    sighting = observed.sighting(object.id)
+    return sighting is not None and sighting.state is State.ENDED
+
+
+@guard("absent_attempt_proves_nothing", promise="S1 P3", history="settle_spans_absence", without=True)
+def _has_object(observed: Observed, submission: Submission, attempt: Attempt) -> bool:
+    """Whether the attempt's object is known: one without may have made an object that this listing leaves out."""
+    return bool(observed.made(submission, attempt))
+
+
+@guard("clear_starts_again", promise="S1", without=False)
+def _breaks_the_row(observed: Observed) -> bool:
+    """Whether a listing in which S1 does not hold starts the count again: an incomplete one tells neither."""
+    return observed.listing.complete
+
+
+@guard("clear_begins_where_settled", promise="S1", history="held_run_rerun", without=True)
+def _may_begin(turn: Turn) -> bool:
+    """Whether the outcome's own listing counts as the first that shows nothing left."""
+    return not unsettled(turn.record, turn.observed)
+
+
+@guard("second_stop_after_requeue_expiry", promise="X4", line=2, without=False)
+def _is_too_early(stop_job: Call, expiry: datetime) -> bool:
+    """Whether StopJob was last committed while a requeue could still land behind it."""
+    return stop_job.committed <= expiry
+
+
+@guard("second_stop_is_answered", promise="X4", line=2, history="second_stop_after_requeue_expiry", without=True)
+def _is_answered(stop_job: Call) -> bool:
+    """Whether the scheduler answered it: its supervisor may have died between the commit and the call."""
+    return stop_job.reply is not None and stop_job.reply.answer in (Answer.DONE, Answer.REFUSED)

@@ -24,13 +24,14 @@ from dispatch_core.errors import (
 )
 from dispatch_core.evidence import CallReplied, Evidence, Listing, StartReplied, is_news, merge, seen
 from dispatch_core.find import observe
+from dispatch_core.guards import guard
 from dispatch_core.next import decide, unreachable
 from dispatch_core.plan import Secret
 from dispatch_core.record import Answer, Call, Kind, Record, Reply, Submission, object_name
 from dispatch_core.stores.contract import Lease, Store
 from dispatch_core.story import story
 from dispatch_core.surroundings import FreshId, Now, fresh_id, utc_now
-from dispatch_core.turn import Decision, Send, Start
+from dispatch_core.turn import Send, Start
 
 log = logging.getLogger(__name__)
 
@@ -191,23 +192,13 @@ class _Loop:
         if self._stopping or decision.record is None:
             self.held = self.held if self._stopping else []
             return decision.wake_seconds
-        try:
-            self.record = await self._commit(read, decision)
-        except Conflict:
-            await self._commit_evidence(facts)
-            return 0.0
-        except Displaced:
-            await self._commit_evidence(facts)
-            raise
-        except CommitUnknown as error:
-            log.warning("job %s: %s; reading again", read.key, error)
-            return 0.0
+        landed = await self._lands(read, decision.record, facts)
         for call in decision.calls:
-            if self._stopping:
+            if self._stopping or not is_allowed(call, landed):
                 break
             await self._renew()
-            await self._call(call)
-        return decision.wake_seconds
+            await self._call(call, decision.record)
+        return decision.wake_seconds if landed else 0.0
 
     async def _find(self, read: Record) -> Listing:
         try:
@@ -216,11 +207,25 @@ class _Loop:
         except TimeoutError as error:
             raise SchedulerUnavailable(f"no listing within {self.s.step_seconds:g} s") from error
 
-    async def _commit(self, read: Record, decision: Decision) -> Record:
-        assert decision.record is not None  # noqa: S101 - asked before
-        lines = story(read, decision.record)
+    async def _lands(self, read: Record, decided: Record, facts: Sequence[Evidence]) -> bool:
+        """Commit a decision; where it is refused, its evidence alone, and the pass starts over."""
+        try:
+            self.record = await self._commit(read, decided)
+        except Conflict:
+            await self._commit_evidence(facts)
+            return False
+        except Displaced:
+            await self._commit_evidence(facts)
+            raise
+        except CommitUnknown as error:
+            log.warning("job %s: %s; reading again", read.key, error)
+            return False
+        return True
+
+    async def _commit(self, read: Record, decided: Record) -> Record:
+        lines = story(read, decided)
         record = await self.s.store.commit(
-            decision.record,
+            decided,
             against=read.revision,
             commit=self.s.fresh_id(),
             actor=self.s.name,
@@ -254,40 +259,40 @@ class _Loop:
 
     # --- calls
 
-    async def _call(self, call: Start | Send) -> None:
+    async def _call(self, call: Start | Send, decided: Record) -> None:
         """Make one call, and hold its reply for the next commit; what breaks on the way is unknown (G5)."""
         try:
             async with asyncio.timeout(self.s.step_seconds):
-                fact = await (self._start(call) if isinstance(call, Start) else self._send(call.call))
+                fact = await (self._start(call, decided) if isinstance(call, Start) else self._send(call.call, decided))
         except (SchedulerUnavailable, OSError, TimeoutError) as error:
             reply = Reply(answer=Answer.UNKNOWN, text=str(error) or type(error).__name__)
             fact = _replied(call, reply)
         self.held.append(fact)
 
-    async def _start(self, call: Start) -> Evidence:
-        submission = self.record.submissions[call.submission - 1]
+    async def _start(self, call: Start, decided: Record) -> Evidence:
+        submission = decided.submissions[call.submission - 1]
         try:
             wanted = submission.spec.secret_environment
             secrets = {name: await self.s.secrets(source) for name, source in wanted.items()}
         except DispatchError as error:
             return _replied(call, Reply(answer=Answer.REFUSED, text=str(error)))
         launch = Launch(
-            key=self.record.key,
-            uid=self.record.uid,
+            key=decided.key,
+            uid=decided.uid,
             submission=call.submission,
             attempt=call.attempt,
-            name=object_name(self.record.uid, call.submission, call.attempt),
+            name=object_name(decided.uid, call.submission, call.attempt),
             spec=submission.spec,
-            may_requeue=self.record.plan.requeues,
-            previous_cause=_previous_cause(self.record, submission),
+            may_requeue=decided.plan.requeues,
+            previous_cause=_previous_cause(decided, submission),
         )
         return _replied(call, await self.s.adapter.start(launch, secrets, call.deadline))
 
-    async def _send(self, call: Call) -> Evidence:
+    async def _send(self, call: Call, decided: Record) -> Evidence:
         adapter = self.s.adapter
         if call.object is None:
-            return _call_replied(call, await adapter.stop_job(self.record.names(), call.deadline))
-        object = self.record.object(call.object)
+            return _call_replied(call, await adapter.stop_job(decided.names(), call.deadline))
+        object = decided.object(call.object)
         assert object is not None  # noqa: S101 - a call names a recorded object
         target = Target(id=object.id, name=object.name, run=call.run)
         if call.kind is Kind.OPEN and not await self._still_stands():
@@ -305,8 +310,7 @@ class _Loop:
 
     async def _still_stands(self) -> bool:
         """Whether the revision that committed the Open is still the newest, read right before it is sent (X3)."""
-        newest = await self.s.store.read(self.record.key, self.record.uid)
-        return (newest.revision, newest.commit) == (self.record.revision, self.record.commit)
+        return still_stands(self.record, await self.s.store.read(self.record.key, self.record.uid))
 
     # --- waiting
 
@@ -321,6 +325,29 @@ class _Loop:
             newest = await self.s.store.read(self.record.key, self.record.uid)
             if newest.revision != self.record.revision or _monotonic() - began < part:
                 return
+
+
+@guard("number_committed_before_start", promise="G4 R1", history="reply_and_commit_lost", without=True)
+def _may_start(landed: bool) -> bool:
+    """Whether an attempt's number is in the record: else nobody could ever match what it makes."""
+    return landed
+
+
+@guard("deadline_committed_before_call", promise="L1", without=True)
+def _may_send(landed: bool) -> bool:
+    """Whether the call is in the record: else nobody could work out when it can no longer land."""
+    return landed
+
+
+def is_allowed(call: Start | Send, landed: bool) -> bool:
+    """Whether a decided call may be made; `landed`: its decision is known to be committed."""
+    return _may_start(landed) if isinstance(call, Start) else _may_send(landed)
+
+
+@guard("open_not_sent_if_revision_moved", promise="X3", without=True)
+def still_stands(committed: Record, newest: Record) -> bool:
+    """Whether nothing was committed since: a cancel, above all."""
+    return (newest.revision, newest.commit) == (committed.revision, committed.commit)
 
 
 def _monotonic() -> float:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from dispatch_core.evidence import is_news
 from dispatch_core.find import Observed
+from dispatch_core.guards import guard
 from dispatch_core.plan import Cause, End, Spec, Value
 from dispatch_core.reasons import FOR_A_PERSON, Reason
 from dispatch_core.record import (
@@ -63,9 +64,9 @@ class Note(Value, frozen=True):
 class Decision(Value, frozen=True):
     """What one pass decided."""
 
-    record: Record | None  # history: commit_against_revision
+    record: Record | None
     """To be committed against the revision that was read; None: nothing is worth a commit."""
-    calls: tuple[Start | Send, ...]  # history: deadline_committed_before_call
+    calls: tuple[Start | Send, ...]
     """Allowed once that commit has landed, and only then."""
     wake_seconds: float
     """How long to wait if nothing happens."""
@@ -204,7 +205,7 @@ class Turn:
 
     def mark_missing(self) -> None:
         """Count this listing towards the absence of what it ought to show, or start the count."""
-        if not self.observed.listing.complete:
+        if not _may_mark(self.observed):
             return
         ignored = self.record.plan.foreign == "ignore"
         for object in self.record.objects:
@@ -213,7 +214,6 @@ class Turn:
                 self._mark_object(object)
 
     def _mark_object(self, object: Object) -> None:
-        # history: absence_after_last_call_expired
         naming = [c.deadline for c in self.record.calls if c.object == object.id]
         since = max((self.observed.expiry(deadline) for deadline in naming), default=None)
         mark = self.counted(object.missing, since)
@@ -226,7 +226,7 @@ class Turn:
     def counted(self, mark: Mark | None, since: datetime | None) -> Mark | None:
         """A mark after one more complete listing; it starts only with a listing that began after `since`."""
         if mark is None:
-            if since is not None and self.observed.began <= since:
+            if since is not None and not _has_expired(self.observed, since):
                 return None
             self.again()
             return Mark(first=self.observed.began)
@@ -274,3 +274,18 @@ def concluded(record: Record, outcome: Outcome) -> Record:
         holds=tuple(replace(hold, lifted=True) for hold in record.holds),
         wait=None,
     )
+
+
+@guard(
+    "incomplete_marks_nothing", promise="C4", history="partial_listings", pair="incomplete_misses_nothing", without=True
+)
+def _may_mark(observed: Observed) -> bool:
+    """Whether a listing counts towards an absence."""
+    return observed.listing.complete
+
+
+@guard("absence_after_last_call_expired", promise="C4", line=2, without=True)
+def _has_expired(observed: Observed, since: datetime) -> bool:
+    """Whether the listing began after the last call that names the object expired: a requeue that lands later brings
+    back what was missing."""
+    return observed.began > since

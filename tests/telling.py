@@ -15,7 +15,7 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
       FATE: reply lost | nothing arrives | refused TEXT | late     of every call that is sent
     a's open o1 arrives | lands [and replies]    a call that was sent reaches the host, or takes effect, (again) now
     o1 runs [on n1] | is ending [END] | ends END | is purged | is lost | is hidden | is shown | is unrecognized
-    o1 reruns [after END] | rolls back to STATE | ignores stops | ends slowly | obeys | progresses
+    o1 reruns [after END] | rolls back to STATE [in run 1] | ignores stops | ends slowly | obeys | progresses
     o1 accounts for nothing
       END: CAUSE [CODE] [: MESSAGE]
     admin opens | holds | releases | stops | requeues o1;   foreign f1 appears [as NAME], [STATE]
@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dispatch_core import ask, gate
+from dispatch_core.client import is_as_shown
 from dispatch_core.errors import BadInput
 from dispatch_core.evidence import Bounds, Capabilities
 from dispatch_core.plan import Plan, Rule, Spec
@@ -335,9 +336,9 @@ class Teller:
     def reruns(self, id: str, end: str | None) -> None:
         self.world.scheduler.reruns(id, read_end(end) if end else None)
 
-    @says(r"(?P<id>[of]\d+) rolls back to (?P<state>\w+)")
-    def rolls_back(self, id: str, state: str) -> None:
-        self.world.scheduler.rolls_back(id, State(state))
+    @says(r"(?P<id>[of]\d+) rolls back to (?P<state>\w+)(?: in run (?P<run>\d+))?")
+    def rolls_back(self, id: str, state: str, run: str | None) -> None:
+        self.world.scheduler.rolls_back(id, State(state), int(run) if run else None)
 
     @says(r"(?P<id>[of]\d+) (?P<how>ignores stops|obeys|progresses|accounts for nothing)")
     def habit(self, id: str, how: str) -> None:
@@ -389,6 +390,10 @@ class Teller:
     def asks(self, who: str, what: str, rest: str | None) -> Iterator[str]:
         world = self.world
         shown = self._looked.pop(who, world.record)
+        if not is_as_shown(world.record, shown.revision):
+            yield f"Conflict: the newest is revision {world.record.revision}"
+            return
+        shown = world.record
         try:
             match what:
                 case "cancels":
@@ -407,11 +412,7 @@ class Teller:
         if after == shown:
             yield "nothing to commit"
             return
-        try:
-            committed = world.commit(after, shown.revision, who)
-        except Conflict:
-            yield f"Conflict: the newest is revision {world.record.revision}"
-            return
+        committed = world.commit(after, shown.revision, who)
         yield from story(shown, committed)
         yield f"commits revision {committed.revision}"
 

@@ -29,6 +29,9 @@ from dispatch_core.evidence import (
 from dispatch_core.find import Observed, observe
 from dispatch_core.plan import Cause, End, Plan, Spec
 from dispatch_core.record import Answer, Kind, Record, Reply, State, object_name, read_name
+from dispatch_core.stores import rules
+from dispatch_core.stores.contract import Change, Lease
+from dispatch_core.supervisor import still_stands
 from dispatch_core.turn import Decision, Send, Start
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
@@ -162,10 +165,10 @@ class Scheduler:
         thing.run, thing.phase, thing.open = thing.run + 1, State.PENDING, not thing.shut_behind
         thing.shut_behind = False
 
-    def rolls_back(self, id: str, phase: State) -> None:
+    def rolls_back(self, id: str, phase: State, run: int | None = None) -> None:
         """A controller that restarts from an older copy of what it knew."""
         thing = self.thing(id)
-        thing.phase, thing.excused = phase, "the scheduler rolled it back"
+        thing.phase, thing.run, thing.excused = phase, run or thing.run, "the scheduler rolled it back"
 
     # --- what it is asked for
 
@@ -293,11 +296,13 @@ class World:
         self.scheduler.now += timedelta(seconds=seconds)
 
     def commit(self, record: Record, against: int, by: str, *, decision: bool = False) -> Record:
-        if decision and self.lease is not None and self.lease != by:
+        held = Lease(uid=UID, owner=by, epoch=0)
+        if decision and self.lease is not None and not rules.is_held(held, UID, self.lease, 0):
             raise Displaced
-        if against != self.record.revision:
+        newest = self.record.revision
+        if not rules.is_newest(against, newest):
             raise Conflict
-        row = replace(record, revision=against + 1, commit=f"{by}/{against + 1}")
+        row = replace(record, revision=newest + 1, commit=f"{by}/{against + 1}")
         self.revisions.append(row)
         return row
 
@@ -377,7 +382,12 @@ class World:
         view = self.view(name)
         if view.pending is None:
             raise Impossible(f"{name} waits for no commit")
-        view.committed = next((row for row in self.revisions if row.commit == view.pending[1]), None)
+        decided, commit = view.pending
+        changes = [
+            Change(revision=row.revision, commit=row.commit, at=self.now, actor="", lines=()) for row in self.revisions
+        ]
+        landed = rules.has_landed(changes, decided.revision, commit)
+        view.committed = self.revisions[decided.revision] if landed else None
         view.pending = None
         return view.committed
 
@@ -397,7 +407,7 @@ class World:
             raise Impossible(f"{name} has committed no decision: it may send nothing")
         if view.sent:
             raise Impossible(f"{name} has sent what its decision allowed")
-        moved = self.record.revision != view.committed.revision
+        moved = not still_stands(view.committed, self.record)
         return tuple(c for c in view.decision.calls if not (moved and is_open(c)))
 
     def sends(self, name: str) -> list[Flight]:

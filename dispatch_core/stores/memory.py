@@ -88,17 +88,17 @@ class MemoryStore:
         lines: tuple[str, ...],
         lease: Lease | None = None,
     ) -> Record:
-        written, document = rules.prepare(record, against + 1, commit)
         row = self._row(record.key, record.uid)
         newest = len(row.changes)
-        if newest > against and row.changes[against].commit == commit:
-            return written
-        if lease is not None and not row.holds(lease):
+        if rules.has_landed(row.changes, against, commit):
+            return rules.prepare(record, against + 1, commit)[0]
+        if lease is not None and not rules.is_held(lease, row.uid, row.owner, row.epoch):
             raise rules.displaced(record.key, lease)
-        if newest != against:
+        if not rules.is_newest(against, newest):
             raise rules.conflict(record.key, against, newest)
         if commit in self._commits:
             raise rules.used_twice(record.key, commit, record.uid)
+        written, document = rules.prepare(record, newest + 1, commit)
         self._add(row, commit, actor, lines)
         row.document = document
         row.settled = written.settled

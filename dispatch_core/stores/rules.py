@@ -6,6 +6,8 @@ room turns records into documents and back, and words the refusals; it knows no 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dispatch_core.errors import (
@@ -18,8 +20,9 @@ from dispatch_core.errors import (
     Owned,
     UnreadableRecord,
 )
+from dispatch_core.guards import guard
 from dispatch_core.record import Record, decode, encode
-from dispatch_core.stores.contract import Lease
+from dispatch_core.stores.contract import Change, Lease
 
 CREATED = ("the job was created",)
 """The lines of the first row of every history."""
@@ -71,6 +74,27 @@ def existing(found: Record | None, asked: Record, new: bool) -> Record | None:
             " choose another key, or ask for a new job under it once that one is settled"
         )
     return found
+
+
+# What the SQL store asks in its statements; here for the store in memory.
+
+
+@guard("commit_against_revision", promise="C1", without=True)
+def is_newest(against: int, newest: int) -> bool:
+    """Whether nothing was committed since a commit's record was read: else it would write over what others decided."""
+    return against == newest
+
+
+@guard("unknown_commit_read_back", promise="C5", without=False)
+def has_landed(changes: Sequence[Change], against: int, commit: str) -> bool:
+    """Whether this very commit made the revision after `against`, the newest or not: repeated, it changes nothing."""
+    return len(changes) > against and changes[against].commit == commit
+
+
+@guard("decisions_carry_the_lease", promise="C2", line=2, without=True)
+def is_held(lease: Lease, uid: str, owner: str | None, epoch: int) -> bool:
+    """Whether nobody has taken the lease since; for liveness only, the revision alone keeps supervisors apart."""
+    return (lease.uid, lease.owner, lease.epoch) == (uid, owner, epoch)
 
 
 def conflict(key: str, against: int, newest: int) -> Conflict:
