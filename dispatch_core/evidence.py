@@ -8,12 +8,14 @@ retires and settles nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
 from dispatch_core.guards import guard
+from dispatch_core.names import Tags, read_name
 from dispatch_core.plan import Cause, End, Value
+from dispatch_core.reasons import WHILE_ALIVE, Reason
 from dispatch_core.record import (
     Answer,
     Attempt,
@@ -26,8 +28,7 @@ from dispatch_core.record import (
     RunEnd,
     State,
     Submission,
-    Tags,
-    read_name,
+    Wait,
 )
 
 
@@ -146,20 +147,39 @@ def seen(listing: Listing) -> tuple[Seen, ...]:
 
 def merge(record: Record, evidence: Iterable[Evidence]) -> Record:
     """The record with these facts in it; the same for any order and any number of repetitions."""
+    submissions, calls, clear, wait = record.submissions, record.calls, record.clear, record.wait
+    objects = {object.id: object for object in record.objects}
     for fact in evidence:
         match fact:
             case StartReplied():
-                record = _start_replied(record, fact)
+                submissions = _start_replied(submissions, fact)
             case CallReplied():
-                record = _call_replied(record, fact)
+                calls = _call_replied(calls, fact)
             case _:
-                record = _seen(record, fact)
-    return record
+                sighting = fact.sighting
+                before = objects.get(sighting.id)
+                after = _first(record, fact) if before is None else _again(before, fact)
+                objects[sighting.id] = after
+                submissions = submissions if after.foreign else _sighted(submissions, after)
+                clear = None if _clears(sighting) and not after.foreign else clear
+                wait = None if wait is not None and _answers(sighting, wait) else wait
+    rows = tuple(sorted(objects.values(), key=lambda row: (row.submission, row.attempt, row.id)))
+    return msgspec.structs.replace(record, submissions=submissions, objects=rows, calls=calls, clear=clear, wait=wait)
 
 
 def is_news(before: Record, after: Record) -> bool:
     """Whether a merge changed anything but the time of a sighting: only that is worth a commit."""
-    return _timeless(before) != _timeless(after)
+    if any(getattr(before, name) != getattr(after, name) for name in _BUT_OBJECTS):
+        return True
+    return [_timeless(row) for row in before.objects] != [_timeless(row) for row in after.objects]
+
+
+_BUT_OBJECTS = tuple(name for name in Record.__struct_fields__ if name != "objects")
+_BUT_TIMES = tuple(name for name in Object.__struct_fields__ if name not in ("first_seen", "seen", "ends"))
+
+
+def _timeless(row: Object) -> tuple[object, ...]:
+    return (*(getattr(row, name) for name in _BUT_TIMES), *((end.run, end.end) for end in row.ends))
 
 
 def is_ours(record: Record, sighting: Sighting) -> bool:
@@ -183,17 +203,6 @@ def _is_committed(record: Record, tags: Tags) -> bool:
     )
 
 
-def _timeless(record: Record) -> Record:
-    epoch = datetime.min.replace(tzinfo=UTC)
-    rows = tuple(
-        msgspec.structs.replace(
-            row, seen=epoch, first_seen=epoch, ends=tuple(msgspec.structs.replace(end, at=epoch) for end in row.ends)
-        )
-        for row in record.objects
-    )
-    return msgspec.structs.replace(record, objects=rows)
-
-
 def _better(old: Reply | None, new: Reply, rank: Callable[[Answer], int]) -> Reply:
     if old is None:
         return new
@@ -210,22 +219,19 @@ def _start_rank(answer: Answer) -> int:
     return len(_ANSWER_RANK) if answer is Answer.LATE else _ANSWER_RANK[answer]
 
 
-def _start_replied(record: Record, fact: StartReplied) -> Record:
+def _start_replied(submissions: tuple[Submission, ...], fact: StartReplied) -> tuple[Submission, ...]:
     def told(attempt: Attempt) -> Attempt:
         return msgspec.structs.replace(attempt, reply=_better(attempt.reply, fact.reply, _start_rank))
 
-    return msgspec.structs.replace(
-        record,
-        submissions=tuple(
-            msgspec.structs.replace(s, attempts=tuple(told(a) if a.number == fact.attempt else a for a in s.attempts))
-            if s.number == fact.submission
-            else s
-            for s in record.submissions
-        ),
+    return tuple(
+        msgspec.structs.replace(s, attempts=tuple(told(a) if a.number == fact.attempt else a for a in s.attempts))
+        if s.number == fact.submission
+        else s
+        for s in submissions
     )
 
 
-def _call_replied(record: Record, fact: CallReplied) -> Record:
+def _call_replied(calls: tuple[Call, ...], fact: CallReplied) -> tuple[Call, ...]:
     identity = (fact.kind, fact.object, fact.run, fact.hold)
 
     def told(call: Call) -> Call:
@@ -233,23 +239,14 @@ def _call_replied(record: Record, fact: CallReplied) -> Record:
             return call
         return msgspec.structs.replace(call, reply=_better(call.reply, fact.reply, _ANSWER_RANK.__getitem__))
 
-    return msgspec.structs.replace(record, calls=tuple(told(call) for call in record.calls))
+    return tuple(told(call) for call in calls)
 
 
-def _seen(record: Record, fact: Seen) -> Record:
-    sighting = fact.sighting
-    before = record.object(sighting.id)
-    after = _first(record, fact) if before is None else _again(before, fact)
-    others = (row for row in record.objects if row.id != sighting.id)
-    alive = sighting.state is not State.ENDED
-    answered = alive and record.wait is not None and record.wait.object == sighting.id
-    return msgspec.structs.replace(
-        record,
-        objects=tuple(sorted((*others, after), key=lambda row: (row.submission, row.attempt, row.id))),
-        submissions=record.submissions if after.foreign else _sighted(record, after),
-        clear=None if _clears(sighting) and not after.foreign else record.clear,
-        wait=None if answered else record.wait,
-    )
+def _answers(sighting: Sighting, wait: Wait) -> bool:
+    """Whether a sighting is what was waited for: the object is alive after all."""
+    if sighting.id != wait.object or sighting.state is State.ENDED or wait.reason in WHILE_ALIVE:
+        return False
+    return wait.reason is not Reason.UNRECOGNIZED or sighting.state is not State.UNRECOGNIZED
 
 
 @guard("alive_starts_the_count_again", promise="S1", line=2, history="late_launch_after_settlement", without=False)
@@ -339,16 +336,14 @@ def _end_rank(row: RunEnd) -> tuple[int, datetime, bytes]:
     return (_CAUSE_RANK.get(row.end.cause, 1), row.at, msgspec.json.encode(row.end))
 
 
-def _sighted(record: Record, shown: Object) -> tuple[Submission, ...]:
+def _sighted(submissions: tuple[Submission, ...], shown: Object) -> tuple[Submission, ...]:
     """The submissions, where the attempt that made a listed object is no longer missing."""
+
+    def found(attempt: Attempt) -> Attempt:
+        missing = attempt.missing is not None and attempt.number == shown.attempt
+        return msgspec.structs.replace(attempt, missing=None) if missing else attempt
+
     return tuple(
-        msgspec.structs.replace(
-            s,
-            attempts=tuple(
-                msgspec.structs.replace(a, missing=None) if a.number == shown.attempt else a for a in s.attempts
-            ),
-        )
-        if s.number == shown.submission
-        else s
-        for s in record.submissions
+        msgspec.structs.replace(s, attempts=tuple(found(a) for a in s.attempts)) if s.number == shown.submission else s
+        for s in submissions
     )

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 from dispatch_core.adapters.contract import Adapter
 from dispatch_core.errors import DispatchError, Displaced, Owned, SchedulerUnavailable, StoreUnavailable
+from dispatch_core.names import read_name
 from dispatch_core.reasons import FOR_A_PERSON
-from dispatch_core.record import Record, State, read_name
+from dispatch_core.record import Record, State
 from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Secrets, Supervisor, no_secrets
 from dispatch_core.surroundings import FreshId, Now, fresh_id, utc_now

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
 
 import msgspec
 
 from dispatch_core.errors import UnreadableRecord
+from dispatch_core.names import object_name
 from dispatch_core.plan import AGAIN, Action, Cause, End, Plan, Spec, Value
 from dispatch_core.reasons import Reason
 
@@ -363,32 +363,6 @@ def run_key(object: str, run: int) -> str:
 def submission_key(number: int) -> str:
     """The budget key of a submission that ended without an object."""
     return f"submission/{number}"
-
-
-class Tags(NamedTuple):
-    """What an object's name carries."""
-
-    uid: str
-    submission: int
-    attempt: int
-
-
-def object_name(uid: str, submission: int, attempt: int) -> str:
-    """The name of the object that an attempt makes.
-
-    >>> object_name("0f3a9c21b7d4e865", 2, 1)
-    'dispatch-0f3a9c21b7d4e865-2-1'
-    """
-    return f"dispatch-{uid}-{submission}-{attempt}"
-
-
-_NAME = re.compile(r"dispatch-([0-9a-z]{8,32})-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})")
-
-
-def read_name(name: str) -> Tags | None:
-    """What a name carries; None where it is not one of ours, or mangled."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else Tags(found[1], int(found[2]), int(found[3]))
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

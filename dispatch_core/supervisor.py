@@ -25,9 +25,10 @@ from dispatch_core.errors import (
 from dispatch_core.evidence import CallReplied, Evidence, Listing, StartReplied, is_news, merge, seen
 from dispatch_core.find import observe
 from dispatch_core.guards import guard
+from dispatch_core.names import object_name
 from dispatch_core.next import decide, unreachable
 from dispatch_core.plan import Secret
-from dispatch_core.record import Answer, Call, Kind, Record, Reply, Submission, object_name
+from dispatch_core.record import Answer, Call, Kind, Record, Reply, Submission
 from dispatch_core.stores.contract import Lease, Store
 from dispatch_core.story import story
 from dispatch_core.surroundings import FreshId, Now, fresh_id, utc_now

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from dispatch_core import ask
 from dispatch_core.errors import BadInput
+from dispatch_core.names import object_name
 from dispatch_core.plan import Plan, Spec
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Attempt, Object, Outcome, Record, Result, State, Submission, Wait, object_name
+from dispatch_core.record import Attempt, Object, Outcome, Record, Result, State, Submission, Wait
 from tests.world import EPOCH
 
 NEW = Record(key="train", uid="0f3a9c21", scheduler="cluster", spec=Spec(command=("true",)), plan=Plan())

@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from dispatch_core.evidence import Seen, Sighting, StartReplied, is_news, merge
+from dispatch_core.names import object_name
 from dispatch_core.plan import Cause, End
-from dispatch_core.record import Answer, Attempt, Mark, Record, Reply, State, object_name
+from dispatch_core.record import Answer, Attempt, Mark, Record, Reply, State
 from tests.test_next import UID, object_of, record_of
 from tests.world import EPOCH
 

@@ -9,22 +9,11 @@ from msgspec.structs import replace
 
 from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting
 from dispatch_core.find import observe
+from dispatch_core.names import object_name
 from dispatch_core.next import decide, unreachable
 from dispatch_core.plan import Cause, End, Plan, Spec
 from dispatch_core.reasons import Reason
-from dispatch_core.record import (
-    Attempt,
-    Call,
-    Kind,
-    Object,
-    Outcome,
-    Record,
-    Result,
-    RunEnd,
-    State,
-    Submission,
-    object_name,
-)
+from dispatch_core.record import Attempt, Call, Kind, Object, Outcome, Record, Result, RunEnd, State, Submission
 from dispatch_core.turn import Decision
 from tests.world import EPOCH
 

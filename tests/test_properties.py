@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dispatch_core.evidence import CallReplied, Evidence, Seen, Sighting, StartReplied, is_news, merge
+from dispatch_core.names import object_name
 from dispatch_core.next import decide
 from dispatch_core.plan import (
     AGAIN,
@@ -27,7 +28,7 @@ from dispatch_core.plan import (
     matches,
     problems,
 )
-from dispatch_core.record import Answer, Record, Reply, State, decode, encode, object_name
+from dispatch_core.record import Answer, Record, Reply, State, decode, encode
 from tests.walks import Walk, launches, matches_as_a_child_would, recounted, settle_down, short_walks, walks
 from tests.world import EPOCH, Lists
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dispatch_core.errors import UnreadableRecord
+from dispatch_core.names import object_name, read_name
 from dispatch_core.plan import Action, Plan, Spec
 from dispatch_core.record import (
     FORMAT,
@@ -28,8 +29,6 @@ from dispatch_core.record import (
     Submission,
     decode,
     encode,
-    object_name,
-    read_name,
 )
 from tests.world import EPOCH
 

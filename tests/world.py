@@ -27,8 +27,9 @@ from dispatch_core.evidence import (
     seen,
 )
 from dispatch_core.find import Observed, observe
+from dispatch_core.names import object_name, read_name
 from dispatch_core.plan import Cause, End, Plan, Spec
-from dispatch_core.record import Answer, Kind, Record, Reply, State, object_name, read_name
+from dispatch_core.record import Answer, Kind, Record, Reply, State
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease
 from dispatch_core.supervisor import still_stands

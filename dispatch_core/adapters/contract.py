@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Protocol
 
 from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting
+from dispatch_core.names import read_name
 from dispatch_core.plan import Spec, Value
-from dispatch_core.record import Record, Reply, State, read_name
+from dispatch_core.record import Record, Reply, State
 
 
 class Job(Value, frozen=True):

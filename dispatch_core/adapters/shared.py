@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from dispatch_core.adapters.contract import Job
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing, Sighting
-from dispatch_core.record import read_name
+from dispatch_core.names import read_name
 
 Taken = TypeVar("Taken")
 

@@ -18,7 +18,6 @@ from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease, Listed
 from dispatch_core.stores.memory import MemoryStore
 
-
 T = TypeVar("T")
 
 

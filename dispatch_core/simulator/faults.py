@@ -116,7 +116,7 @@ class Fault(StrEnum):
     """A supervisor is asked to leave, and drains its step."""
     CLOCK_OFF = "clock_off"
     """A supervisor's own clock is wrong, or steps."""
-    SECRET_MISSING = "secret_missing"
+    SECRET_MISSING = "secret_missing"  # noqa: S105 - the name of a fault
     """A secret of the job cannot be read when it is started."""
 
 

@@ -1,8 +1,8 @@
 """One history: a job from its submission to its end, on the real supervisor, client and janitor, and its judgement.
 
 One rule: it is a function of the seed and what was asked for. Faults come for a while and then stop; from then on one
-supervisor, the janitor and a person who answers what only a person can are left, and the job must come to its end within
-BOUND_SECONDS.
+supervisor, the janitor and a person who answers what only a person can are left, and the job must come to its
+end within BOUND_SECONDS.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ class History:
             self.judge.broken("settles", text, world.now)
         elif not self.judge.violations:
             world.clock.run_until(self._is_swept, world.now + BOUND_SECONDS)
-            text = closing.nothing_left(self.judge.truth)
-            if text is not None:
-                self.judge.broken("nothing_left", text, world.now)
+            left = closing.nothing_left(self.judge.truth)
+            if left is not None:
+                self.judge.broken("nothing_left", left, world.now)
         self._bury()
         return self._told(settled)
 

@@ -14,18 +14,12 @@ from typing import Any
 from dispatch_core.adapters.contract import Job, Launch, Target
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing
-from dispatch_core.guards import guard
 from dispatch_core.plan import Spec
-from dispatch_core.record import Answer, Kind, Reply, State
+from dispatch_core.record import Answer, Kind, Reply
 from dispatch_core.simulator.faults import Fault
-from dispatch_core.simulator.trace import Arrived, Looked, Sent
+from dispatch_core.simulator.flight import Flight, is_beyond
+from dispatch_core.simulator.trace import Looked, Sent
 from dispatch_core.simulator.world import Being, Ended, World
-
-
-@guard("host_refuses_after_deadline", promise="L1", without=True, line=2)
-def _is_in_time(now: datetime, deadline: datetime) -> bool:
-    """The host refuses a call that starts after its deadline, by its own clock."""
-    return now <= deadline
 
 
 class Connection:
@@ -136,7 +130,7 @@ class Connection:
         )
 
         def act() -> Reply:
-            thing = self.world.scheduler.make(launch.name, sent, beyond=self._is_beyond(sent))
+            thing = self.world.scheduler.make(launch.name, sent, beyond=is_beyond(self.world, sent))
             return Reply(answer=Answer.DONE, text=thing.id)
 
         return await self._call(sent, act)
@@ -201,102 +195,10 @@ class Connection:
         return sent
 
     async def _call(self, sent: Sent, act: Callable[[], Reply]) -> Reply:
-        world, tape = self.world, self.being.tape
-        there, back_in = tape.seconds(0.05, 1.0), tape.seconds(0.05, 0.5)
-        if world.now < world.slow_until:
-            there += 28.0
-            world.count(Fault.SLOWNESS)
-        if self._struck(Fault.CALL_LATE):
-            there = world.bounds.window_seconds * tape.seconds(1.0, 3.0)
-        lost = self._struck(Fault.CALL_LOST)
-        doubled = self._struck(Fault.CALL_DOUBLED)
-        again = tape.seconds(0.1, world.bounds.window_seconds) if doubled else 0.0
-        refused = self._struck(Fault.CALL_REFUSED)
-        fate = self._fate(sent, tape)
-
-        def arrive(back: Callable[..., None]) -> None:
-            if doubled:
-                world.clock.at(world.now + again, arrive_again)
-            if world.now < world.silent_until:
-                world.count(Fault.SILENCE)
-                return
-            if lost:
-                world.count(Fault.CALL_LOST)
-                return
-            reply = self._meet(sent, act, refused, first=True)
-            if isinstance(reply, Reply):
-                answer(back, reply)
-            else:
-                world.on_the_way += 1
-                world.clock.at(world.now + reply, land, back)
-
-        def land(back: Callable[..., None]) -> None:
-            world.on_the_way -= 1
-            world.last_landing = world.now
-            answer(back, self._act(sent, act))
-
-        def answer(back: Callable[..., None], reply: Reply) -> None:
-            if fate == "lost":
-                world.count(Fault.REPLY_LOST)
-            elif fate == "broken":
-                world.count(Fault.REPLY_BROKEN)
-                back(OSError("the connection was reset"), back_in)
-            else:
-                back(reply, back_in)
-
-        def arrive_again() -> None:
-            world.count(Fault.CALL_DOUBLED)
-            self._meet(sent, act, refused=False, first=False)
-
-        reply = await world.exchange(self.being, there, arrive)
-        assert isinstance(reply, Reply)  # noqa: S101 - what `answer` handed back
+        flight = Flight(self.world, self.being.tape, sent, act)
+        reply = await self.world.exchange(self.being, flight.there, flight.arrive)
+        assert isinstance(reply, Reply)  # noqa: S101 - what the flight handed back
         return reply
-
-    def _fate(self, sent: Sent, tape: Any) -> str:
-        if self._struck(Fault.REPLY_LOST):
-            return "lost"
-        return "broken" if self._struck(Fault.REPLY_BROKEN) else ""
-
-    def _meet(self, sent: Sent, act: Callable[[], Reply], refused: bool, first: bool) -> Reply | float:
-        """The host looks at its clock, and lets the call through; it takes effect now, or so many seconds later."""
-        world, tape = self.world, self.being.tape
-        if not _is_in_time(world.host_now(), sent.deadline):
-            world.count(Fault.CALL_LATE)
-            return self._arrived(sent, Reply(answer=Answer.LATE))
-        if refused:
-            world.count(Fault.CALL_REFUSED)
-            return self._arrived(sent, Reply(answer=Answer.REFUSED, text="the controller is busy"))
-        if first and sent.kind is None and self._struck(Fault.START_BEYOND_BOUND):
-            beyond = (sent.deadline - world.host_now()).total_seconds() + world.bounds.call_seconds
-            world.count(Fault.START_BEYOND_BOUND)
-            return beyond + tape.among((5.0, 60.0, 200.0, 600.0)) * tape.seconds(0.5, 1.5)
-        if first and self._struck(Fault.EFFECT_LATE):
-            world.count(Fault.EFFECT_LATE)
-            return world.bounds.call_seconds * tape.seconds(0.3, 0.999)
-        return self._act(sent, act)
-
-    def _act(self, sent: Sent, act: Callable[[], Reply]) -> Reply:
-        world = self.world
-        thing = world.scheduler.things.get(sent.object) if sent.object is not None else None
-        taken = world.scheduler.reused.get(sent.object) if sent.object is not None else None
-        name, run = (thing.name, thing.run) if thing is not None else (taken or "", 1 if taken else 0)
-        ignored = sent.kind is Kind.STOP and thing is not None and self._struck(Fault.STOP_IGNORED)
-        if ignored and thing is not None and thing.state is not State.ENDED:
-            world.count(Fault.STOP_IGNORED)
-            reply = Reply(answer=Answer.DONE)
-        else:
-            reply = act()
-        self._arrived(sent, reply, name, run)
-        world.changed()
-        return reply
-
-    def _arrived(self, sent: Sent, reply: Reply, name: str = "", run: int = 0) -> Reply:
-        self.world.tell(Arrived(self.world.now, sent, reply, name, run, self._is_beyond(sent)))
-        return reply
-
-    def _is_beyond(self, sent: Sent) -> bool:
-        """Whether a call has expired."""
-        return (self.world.host_now() - sent.deadline).total_seconds() > self.world.bounds.call_seconds
 
     def _struck(self, fault: Fault) -> bool:
         return self.world.faults.strikes(fault, self.being.tape)

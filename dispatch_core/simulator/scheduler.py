@@ -1,7 +1,7 @@
 """A scheduler that keeps its own history: objects, runs, gates, hold bits, and a host that checks before it acts.
 
-One rule: it knows nothing of records or of what anybody means. It does what schedulers do, at once when told, and writes
-down what happened; when things happen, and what goes wrong on the way, is the world's business.
+One rule: it knows nothing of records or of what anybody means. It does what schedulers do, at once when told, and
+writes down what happened; when things happen, and what goes wrong on the way, is the world's business.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Vanished(NamedTuple):
 
 
 class Slipped(NamedTuple):
-    """A controller restarted from an older copy: an object is in a state that it had left; or learns how it really is."""
+    """A controller restarted from an older copy, an object is in a state that it had left; or it learns how it is."""
 
     at: float
     id: str

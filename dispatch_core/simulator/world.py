@@ -66,7 +66,7 @@ class World:
         self.faults = faults
         self.bounds = bounds
         self.capabilities = capabilities
-        self.clock = Clock()
+        self.clock = Clock()  # type: ignore[abstract]  # what it lacks, sockets and signals, nobody here uses
         self.epoch = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
         self.store_ahead = 0.0
         self.store = MemoryStore(self.store_now)
@@ -201,9 +201,9 @@ class World:
         if being.unwinding:
             raise Ended
         being.exchanges += 1
-        before, during, after = self._struck(being)
-        if before:
-            await self._strike(being, before)
+        what, side = self._struck(being)
+        if side == "before":
+            await self._strike(being, what)
         future: asyncio.Future[Any] = self.clock.create_future()
         being.waiting.add(future)
 
@@ -220,33 +220,27 @@ class World:
 
         self.clock.at(self.now + there, act, back)
         try:
-            if during:
-                await self._strike(being, during)
+            if side == "during":
+                await self._strike(being, what)
             answer = await future
         finally:
             being.waiting.discard(future)
-        if after:
-            await self._strike(being, after)
+        if side == "after":
+            await self._strike(being, what)
         return answer
 
-    def _struck(self, being: Being) -> tuple[str, str, str]:
-        """What happens to an actor before, during and after this exchange."""
-        none = ("", "", "")
+    def _struck(self, being: Being) -> tuple[str, str]:
+        """What happens to an actor around this exchange, and on which side of it; "" for nothing."""
         if self.target is not None:
-            if being.name != "a" or being.exchanges != self.target.number:
-                return none
-            what, side = self.target.what, self.target.side
-        elif self.faults.strikes(Fault.CRASH, being.tape):
-            what, side = "crash", being.tape.among(("during", "before", "after"))
-        elif self.faults.strikes(Fault.STALL, being.tape):
-            what, side = "stall", being.tape.among(("during", "before", "after"))
-        else:
-            return none
-        at = ("before", "during", "after").index(side)
-        return none[:at] + (what,) + none[at + 1 :]
+            hit = being.name == "a" and being.exchanges == self.target.number
+            return (self.target.what, self.target.side) if hit else ("", "")
+        for fault in (Fault.CRASH, Fault.STALL):
+            if self.faults.strikes(fault, being.tape):
+                return fault.value, being.tape.among(("during", "before", "after"))
+        return "", ""
 
     async def _strike(self, being: Being, what: str) -> None:
-        if what == "crash":
+        if what == Fault.CRASH:
             self.count(Fault.CRASH)
             self.crash(being)
             raise Ended

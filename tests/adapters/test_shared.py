@@ -14,7 +14,8 @@ from dispatch_core.adapters.contract import Job
 from dispatch_core.adapters.shared import KEPT_CHANGES, Listings, Sighted, Snapshot, Snapshots
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Sighting
-from dispatch_core.record import State, object_name
+from dispatch_core.names import object_name
+from dispatch_core.record import State
 
 
 class Cluster:

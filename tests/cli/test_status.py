@@ -8,22 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from dispatch_core.ask import cancel, hold
+from dispatch_core.names import object_name
 from dispatch_core.plan import Cause, End, Plan, Spec
 from dispatch_core.reasons import Reason
-from dispatch_core.record import (
-    Answer,
-    Attempt,
-    Call,
-    Kind,
-    Object,
-    Record,
-    Reply,
-    RunEnd,
-    State,
-    Submission,
-    Wait,
-    object_name,
-)
+from dispatch_core.record import Answer, Attempt, Call, Kind, Object, Record, Reply, RunEnd, State, Submission, Wait
 from dispatch_core.status import advice, attention, runs_of, state_of, status_of
 from dispatch_core.stores.contract import Listed
 

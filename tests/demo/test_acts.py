@@ -9,21 +9,9 @@ import pytest
 from dispatch_core.demo import acts
 from dispatch_core.demo.acts import Play
 from dispatch_core.demo.witness import Job, Line, Told
+from dispatch_core.names import object_name
 from dispatch_core.plan import Cause, End, Plan, Spec
-from dispatch_core.record import (
-    Attempt,
-    Call,
-    Kind,
-    Object,
-    Outcome,
-    Record,
-    Result,
-    RunEnd,
-    Spent,
-    State,
-    Submission,
-    object_name,
-)
+from dispatch_core.record import Attempt, Call, Kind, Object, Outcome, Record, Result, RunEnd, Spent, State, Submission
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 UID, FIRST, SECOND = "0f3a9c21b7d4e865", "a" * 16, "b" * 16

@@ -14,8 +14,9 @@ from datetime import datetime, timedelta
 
 from dispatch_core.adapters.contract import Adapter, Job, Launch, Target
 from dispatch_core.evidence import Listing, Sighting
+from dispatch_core.names import object_name
 from dispatch_core.plan import Spec
-from dispatch_core.record import Answer, Kind, Reply, State, object_name
+from dispatch_core.record import Answer, Kind, Reply, State
 
 
 class NotConforming(AssertionError):

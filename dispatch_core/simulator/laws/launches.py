@@ -80,10 +80,8 @@ def no_open_after_cancel(truth: Truth, event: Sent) -> str | None:
 
 def committed_first(truth: Truth, event: Sent) -> str | None:
     """G4, L1: every call is committed, with its deadline, before it is sent."""
-    if event.kind is None:
-        named = (None, f"{event.submission}.{event.attempt}", 0, event.deadline)
-    else:
-        named = (event.kind, event.object, event.run, event.deadline)
+    what = f"{event.submission}.{event.attempt}" if event.kind is None else event.object
+    named = (event.kind, what, event.run, event.deadline)
     return None if named in truth.named else f"{_name(event)} was sent by {event.actor}, and no commit holds it"
 
 

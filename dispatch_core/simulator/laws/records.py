@@ -235,4 +235,4 @@ LAWS: dict[str, Law] = {
     "intents_are_paid_for": intents_are_paid_for,
 }
 
-ON: dict[str, tuple[type, ...]] = {name: (Committed,) for name in LAWS} | {"acknowledged": (Acknowledged,)}
+ON: dict[str, tuple[type, ...]] = dict.fromkeys(LAWS, (Committed,)) | {"acknowledged": (Acknowledged,)}

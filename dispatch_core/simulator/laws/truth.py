@@ -6,9 +6,10 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dispatch_core.plan import End
 from dispatch_core.record import Kind, Record
@@ -114,7 +115,7 @@ class Truth:
             thing = Truly(event.id, event.name, event.at, event.by)  # type: ignore[union-attr,arg-type]
             self.objects[thing.id] = thing
         elif kind in _CHANGES:
-            _CHANGES[kind](self.objects[event.id], event)  # type: ignore[union-attr,index]
+            _CHANGES[kind](self.objects[event.id], event)  # type: ignore[union-attr]
 
     def _committed(self, record: Record) -> None:
         self.revisions.append(record)
@@ -166,7 +167,7 @@ def _slipped(thing: Truly, event: Slipped) -> None:
     thing.disturbed = event.at
 
 
-_CHANGES = {
+_CHANGES: dict[type, Callable[[Truly, Any], None]] = {
     Opened: _opened,
     Started: _started,
     Ending: _ending,

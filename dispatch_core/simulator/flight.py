@@ -1,0 +1,140 @@
+"""One call on its way to the scheduler's host, and its reply on the way back.
+
+One rule: what the host let through takes effect within the declared bound of that moment, a Start excepted. What its
+sender learns of it is another matter: nothing, an error, or the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from dispatch_core.guards import guard
+from dispatch_core.record import Answer, Kind, Reply
+from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.tape import Branch
+from dispatch_core.simulator.trace import Arrived, Sent
+from dispatch_core.simulator.world import World
+
+Back = Callable[..., None]
+"""The way back to the sender: a reply or an error, and after how many seconds."""
+
+
+@guard("host_refuses_after_deadline", promise="L1", without=True)
+def _is_in_time(now: datetime, deadline: datetime) -> bool:
+    """The host refuses a call that starts after its deadline, by its own clock."""
+    return now <= deadline
+
+
+def is_beyond(world: World, sent: Sent) -> bool:
+    """Whether a call has expired."""
+    return (world.host_now() - sent.deadline).total_seconds() > world.bounds.call_seconds
+
+
+class Flight:
+    """One call: what will go wrong with it is drawn when it is sent. `act` is what it does at the scheduler."""
+
+    def __init__(self, world: World, tape: Branch, sent: Sent, act: Callable[[], Reply]) -> None:
+        self.world = world
+        self.tape = tape
+        self.sent = sent
+        self.act = act
+        self.there = tape.seconds(0.05, 1.0)
+        """Seconds until it reaches the host."""
+        self._back = tape.seconds(0.05, 0.5)
+        if world.now < world.slow_until:
+            self.there += 28.0
+            world.count(Fault.SLOWNESS)
+        if self._struck(Fault.CALL_LATE):
+            self.there = world.bounds.window_seconds * tape.seconds(1.0, 3.0)
+        self._lost = self._struck(Fault.CALL_LOST)
+        self._again = tape.seconds(0.1, world.bounds.window_seconds) if self._struck(Fault.CALL_DOUBLED) else None
+        self._refused = self._struck(Fault.CALL_REFUSED)
+        self._reply_lost = self._struck(Fault.REPLY_LOST)
+        self._reply_broken = self._struck(Fault.REPLY_BROKEN)
+
+    def arrive(self, back: Back) -> None:
+        """It reaches the host, or it does not."""
+        world = self.world
+        if self._again is not None:
+            world.clock.at(world.now + self._again, self._arrive_again)
+        if world.now < world.silent_until:
+            world.count(Fault.SILENCE)
+        elif self._lost:
+            world.count(Fault.CALL_LOST)
+        elif self._refused and self._is_let_through():
+            world.count(Fault.CALL_REFUSED)
+            self._answer(back, self._arrived(Reply(answer=Answer.REFUSED, text="the controller is busy")))
+        elif self._is_let_through():
+            self._take_effect(back)
+        else:
+            self._answer(back, self._arrived(Reply(answer=Answer.LATE)))
+
+    def _arrive_again(self) -> None:
+        """The same call, delivered a second time; nobody hears of it."""
+        self.world.count(Fault.CALL_DOUBLED)
+        if self._is_let_through():
+            self._act()
+        else:
+            self._arrived(Reply(answer=Answer.LATE))
+
+    def _is_let_through(self) -> bool:
+        in_time = _is_in_time(self.world.host_now(), self.sent.deadline)
+        if not in_time:
+            self.world.count(Fault.CALL_LATE)
+        return in_time
+
+    def _take_effect(self, back: Back) -> None:
+        delay = self._delay()
+        if delay == 0.0:
+            self._answer(back, self._act())
+            return
+        self.world.on_the_way += 1
+        self.world.clock.at(self.world.now + delay, self._land, back)
+
+    def _delay(self) -> float:
+        """How long after the host let it through it takes effect."""
+        world, bound = self.world, self.world.bounds.call_seconds
+        if self.sent.kind is None and self._struck(Fault.START_BEYOND_BOUND):
+            world.count(Fault.START_BEYOND_BOUND)
+            left = (self.sent.deadline - world.host_now()).total_seconds()
+            return left + bound + self.tape.among((5.0, 60.0, 200.0, 600.0)) * self.tape.seconds(0.5, 1.5)
+        if self._struck(Fault.EFFECT_LATE):
+            world.count(Fault.EFFECT_LATE)
+            return bound * self.tape.seconds(0.3, 0.999)
+        return 0.0
+
+    def _land(self, back: Back) -> None:
+        self.world.on_the_way -= 1
+        self.world.last_landing = self.world.now
+        self._answer(back, self._act())
+
+    def _answer(self, back: Back, reply: Reply) -> None:
+        if self._reply_lost:
+            self.world.count(Fault.REPLY_LOST)
+        elif self._reply_broken:
+            self.world.count(Fault.REPLY_BROKEN)
+            back(OSError("the connection was reset"), self._back)
+        else:
+            back(reply, self._back)
+
+    def _act(self) -> Reply:
+        world, sent = self.world, self.sent
+        thing = world.scheduler.things.get(sent.object) if sent.object is not None else None
+        taken = world.scheduler.reused.get(sent.object) if sent.object is not None else None
+        name, run = (thing.name, thing.run) if thing is not None else (taken or "", sent.run if taken else 0)
+        if sent.kind is Kind.STOP and thing is not None and thing.alive and self._struck(Fault.STOP_IGNORED):
+            world.count(Fault.STOP_IGNORED)
+            reply = Reply(answer=Answer.DONE)
+        else:
+            reply = self.act()
+        self._arrived(reply, name, run)
+        world.changed()
+        return reply
+
+    def _arrived(self, reply: Reply, name: str = "", run: int = 0) -> Reply:
+        self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, is_beyond(self.world, self.sent)))
+        return reply
+
+    def _struck(self, fault: Fault) -> bool:
+        return self.world.faults.strikes(fault, self.tape)
