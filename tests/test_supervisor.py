@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatch_core.adapters.contract import Bounds
+from dispatch_core.adapters.contract import Bounds, Launch
 from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.client import Client, explain
 from dispatch_core.errors import CommitUnknown, Displaced, Owned, SchedulerUnavailable, StoreUnavailable
@@ -295,10 +295,18 @@ async def test_past_the_drain_bound_the_step_is_abandoned_and_its_call_stays_unk
 async def test_three_supervisors_without_leases_run_the_job_once(world: World) -> None:
     again = Rule(name="again", when=When(cause=(Cause.EXIT,)), do=Action.RESUBMIT, budget=1)
     await world.submit('test "$DISPATCH_SUBMISSION" = 2', Plan(rules=(again,)))
-    supervisors = [world.supervisor(lease_seconds=None) for _ in range(3)]
+    started: Counter[str] = Counter()
+
+    class Noting(Around):
+        async def start(self, launch: Launch, *args: Any) -> Reply:
+            started[launch.name] += 1
+            return await self.real.start(launch, *args)
+
+    supervisors = [world.supervisor(lease_seconds=None, scheduler=Noting(world.scheduler)) for _ in range(3)]
     records = await asyncio.gather(*(supervisor.run("job") for supervisor in supervisors))
     assert {record.outcome for record in records} == {records[0].outcome}
     assert world.runs() == ["1.1", "2.1"]
+    assert set(started.values()) == {1}, "the number of an attempt is one supervisor's"
 
 
 @pytest.mark.promise("X1")
