@@ -153,6 +153,7 @@ class Turn:
             ),
         )
         self._decided = True
+        self.notes = [note for note in self.notes if note.reason is not Reason.HELD]  # every hold is lifted
         self.note(Reason.OUTCOME, f"the job has {result}: {end.cause}, by {by}")
         self.again()
 

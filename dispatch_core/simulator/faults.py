@@ -123,6 +123,26 @@ class Fault(StrEnum):
 OFTEN_ASKED = frozenset({Fault.STORE_FAILS, Fault.STALE_READ, Fault.CRASH, Fault.STALL, Fault.WATCH_MISSES})
 """Faults that are drawn at every exchange, hundreds of times a history."""
 
+SELDOM_ASKED = frozenset(
+    {
+        Fault.CALL_LOST,
+        Fault.REPLY_LOST,
+        Fault.REPLY_BROKEN,
+        Fault.CALL_LATE,
+        Fault.CALL_DOUBLED,
+        Fault.CALL_REFUSED,
+        Fault.EFFECT_LATE,
+        Fault.START_BEYOND_BOUND,
+        Fault.STOP_IGNORED,
+        Fault.PURGE,
+        Fault.UNACCOUNTED,
+        Fault.UNTOLD_END,
+        Fault.UNKNOWN_WORD,
+        Fault.SECRET_MISSING,
+    }
+)
+"""Faults of calls and runs, of which a history has few."""
+
 
 def chosen(names: str) -> tuple[Fault, ...]:
     """The faults that a command line names: `all`, `none`, or a list. Raises BadInput."""
@@ -137,6 +157,13 @@ def chosen(names: str) -> tuple[Fault, ...]:
         raise BadInput(f"--faults: {error}; there are: all, none, {known}") from error
 
 
+def _rates(fault: Fault) -> tuple[float, ...]:
+    """How often it may strike where it could."""
+    if fault in OFTEN_ASKED:
+        return (0.004, 0.01, 0.04)
+    return (0.15, 0.05, 0.4) if fault in SELDOM_ASKED else (0.06, 0.02, 0.2)
+
+
 class Faults:
     """The faults of one history."""
 
@@ -145,10 +172,7 @@ class Faults:
         self.calm = False
         """Faults have stopped."""
         share = tape.among((0.5, 0.25, 0.75))
-        self._rates = {
-            fault: tape.among((0.004, 0.01, 0.04) if fault in OFTEN_ASKED else (0.06, 0.02, 0.2))
-            for fault in tape.some(allowed, share)
-        }
+        self._rates = {fault: tape.among(_rates(fault)) for fault in tape.some(allowed, share)}
 
     def has(self, fault: Fault) -> bool:
         """Whether this kind is switched on."""

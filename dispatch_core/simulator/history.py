@@ -94,7 +94,7 @@ class History:
         self.spec = plans.draw_spec(draw, secret=self.faults.has(Fault.SECRET_MISSING))
         self.names = ("a", "b", "c")[: asked.supervisors if asked.target else 1 + draw.below(asked.supervisors)]
         self.leases = draw.among((None, 30.0, 60.0))
-        self.lasts = draw.among((300.0, 120.0, 600.0, 1200.0))
+        self.lasts = draw.among((200.0, 100.0, 400.0, 800.0))
         """Faults stop after so long."""
         self.payload = Payload(self.world, self.tape.branch("payload"))
         self.moments = Moments(self.world, self.tape.branch("moments"), self.lasts, self._leave)
@@ -222,7 +222,7 @@ class History:
         """A supervisor that came to its end begins again, until the job is settled; when all is calm, one is enough."""
         if self._is_settled:
             return
-        after = being.tape.among((5.0, 0.5, 40.0, 200.0)) * being.tape.seconds(0.5, 1.5)
+        after = being.tape.among((5.0, 0.5, 20.0, 70.0)) * being.tape.seconds(0.5, 1.5)
         if self.faults.calm:
             after = 5.0
         self.world.clock.at(self.world.now + after, self._begin, being.name)

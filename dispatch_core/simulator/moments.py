@@ -41,7 +41,7 @@ MOMENTS = (
     Fault.LEASE_TAKEN,
     Fault.LEAVES,
 )
-ALIVE = (State.RUNNING, State.ENDING, State.UNRECOGNIZED)
+ONCE = (Fault.CANCEL, Fault.RESTART, Fault.ROLLED_BACK, Fault.ADMIN_STOPS)
 
 
 class Moments:
@@ -76,9 +76,9 @@ class Moments:
         for fault in MOMENTS:
             if not world.faults.has(fault):
                 continue
-            for _ in range(tape.below(3 if fault in (Fault.CANCEL, Fault.RESTART, Fault.ROLLED_BACK) else 4)):
+            for _ in range(tape.below(2 if fault in ONCE else 4)):
                 if tape.chance(0.6):
-                    self._at_event.setdefault(tape.among((10, 25, 50, 100, 200)) + tape.below(50), []).append(fault)
+                    self._at_event.setdefault(tape.among((5, 10, 20, 40, 80)) + tape.below(40), []).append(fault)
                 else:
                     world.clock.at(tape.seconds(0.0, lasts), self._happen, fault)
 
@@ -133,7 +133,7 @@ class Moments:
         thing = self._some_thing(State.RUNNING, State.ENDED, State.ENDING)
         if thing is None:
             return False
-        end = End(cause=cause) if cause is not None else None
+        end = End(cause=cause) if cause is not None and thing.alive else None
         wiped = thing.hold and self.world.faults.has(Fault.WIPED_HOLD)
         self.world.scheduler.reruns(thing.id, end, wiped=wiped)
         if wiped:
@@ -184,7 +184,7 @@ class Moments:
     # --- outages and lies
 
     def _be_silent(self) -> bool:
-        self.world.silent_until = self.world.now + self.tape.among((60.0, 20.0, 180.0, 600.0, 3600.0))
+        self.world.silent_until = self.world.now + self.tape.among((60.0, 20.0, 120.0, 300.0, 20.0, 60.0, 120.0, 3600.0))
         return True
 
     def _be_slow(self) -> bool:

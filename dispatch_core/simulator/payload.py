@@ -65,7 +65,7 @@ class Payload:
         thing = self.world.scheduler.things.get(id)
         if thing is None or thing.state is not State.PENDING:
             return
-        waits = self.tape.among((0.5, 3.0, 20.0, 100.0)) * self.tape.seconds(0.5, 1.5)
+        waits = self.tape.among((0.5, 3.0, 15.0, 50.0)) * self.tape.seconds(0.5, 1.5)
         self.world.clock.at(now + (min(waits, 5.0) if self.world.faults.calm else waits), self._start, thing, thing.run)
 
     def _start(self, thing: Thing, run: int) -> None:
@@ -85,7 +85,7 @@ class Payload:
             self.world.changed()
 
     def _will_end(self, thing: Thing) -> None:
-        lasts = self.tape.among((10.0, 1.0, 60.0, 200.0)) * self.tape.seconds(0.3, 1.5)
+        lasts = self.tape.among((8.0, 1.0, 30.0, 60.0)) * self.tape.seconds(0.3, 1.5)
         if self.world.faults.calm:
             lasts = min(lasts, 20.0)
         for share in (0.3, 0.6):
@@ -125,7 +125,7 @@ class Payload:
     def _linger(self, thing: Thing) -> None:
         """What is ending has ended after a while; what was stopped, as stopped."""
         end = self._coming.pop(thing.id, _STOPPED)
-        lingers = self.tape.among((2.0, 10.0, 60.0)) * self.tape.seconds(0.5, 1.5)
+        lingers = self.tape.among((2.0, 10.0, 40.0)) * self.tape.seconds(0.5, 1.5)
         self.world.clock.at(self.world.now + lingers, self._finish, thing, thing.run, end)
 
     def _finish(self, thing: Thing, run: int, end: End | None) -> None:
@@ -139,7 +139,7 @@ class Payload:
     def _may_be_purged(self, id: str) -> None:
         thing = self.world.scheduler.things[id]
         if self._struck(Fault.PURGE):
-            after = self.tape.among((30.0, 0.2, 120.0)) * self.tape.seconds(0.5, 1.5)
+            after = self.tape.among((10.0, 0.2, 60.0)) * self.tape.seconds(0.5, 1.5)
             self.world.clock.at(self.world.now + after, self._purge, thing, thing.run)
 
     def _purge(self, thing: Thing, run: int) -> None:

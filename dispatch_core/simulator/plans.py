@@ -48,9 +48,9 @@ ENDS = (
 
 def draw_bounds(tape: Branch) -> Bounds:
     return Bounds(
-        call_seconds=tape.among((10.0, 5.0, 25.0)),
-        window_seconds=tape.among((20.0, 30.0)),
-        absence_seconds=tape.among((60.0, 30.0)),
+        call_seconds=tape.among((5.0, 10.0, 20.0)),
+        window_seconds=tape.among((15.0, 20.0)),
+        absence_seconds=tape.among((30.0, 60.0)),
         repeat_seconds=10.0,
         resync_seconds=tape.among((60.0, 120.0)),
     )
@@ -76,8 +76,8 @@ def draw_plan(tape: Branch) -> Plan:
         unmatched=tape.among(("expire", "expire", "manual")),
         foreign=tape.among(("report", "stop", "ignore")),
     )
-    for number in range(1, 1 + tape.among((2, 3, 1, 4, 0))):
-        broad = number == 1 and not tape.chance(0.3)
+    for number in range(1, 1 + tape.among((2, 3, 1, 4, 2, 3, 1, 0))):
+        broad = number == 1 and not tape.chance(0.15)
         longer = replace(plan, rules=(*plan.rules, _broad(tape) if broad else _rule(tape, number)))
         if not problems(Spec(command=("train.sh",)), longer):
             plan = longer
@@ -89,9 +89,9 @@ def _broad(tape: Branch) -> Rule:
     do = tape.among((Action.RESUBMIT, Action.REQUEUE))
     return Rule(
         name="r1",
-        when=When(cause=tape.some(_ENDS_OTHERWISE, tape.among((1.0, 0.8)))),
+        when=When(cause=tape.some(_ENDS_OTHERWISE, tape.among((1.0, 0.95)))),
         do=do,
-        budget=tape.among((3, 2, 5, 4, 1)),
+        budget=tape.among((5, 4, 3, 2, 1)),
         delay=_delay(tape),
         changes=_changes(tape) if do is Action.RESUBMIT else Changes(),
     )
@@ -125,9 +125,9 @@ def _when(tape: Branch) -> When:
         case 12:
             return When(cause=(Cause.EXIT,), shorter_than_seconds=60.0)
         case 13:
-            return When(pending_longer_than_seconds=tape.among((60.0, 20.0)))
+            return When(pending_longer_than_seconds=tape.among((30.0, 10.0)))
         case _:
-            return When(no_progress_for_seconds=tape.among((30.0, 90.0)))
+            return When(no_progress_for_seconds=tape.among((8.0, 20.0)))
 
 
 def _delay(tape: Branch) -> Delay:

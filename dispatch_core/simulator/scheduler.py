@@ -181,8 +181,7 @@ class Scheduler:
 
     def _finish(self, thing: Thing, end: End, *, told: bool = True) -> None:
         thing.phase = State.ENDED
-        if told:
-            end = thing.ends.setdefault(thing.run, end)
+        end = thing.ends.setdefault(thing.run, end) if told else thing.ends.get(thing.run, end)
         self.tell(Finished(self.time(), thing.id, thing.run, end))
 
     def purges(self, id: str, *, lost: bool = False) -> None:
