@@ -53,7 +53,7 @@ class Explained:
         if type(event) is Read:
             self._read[event.actor] = event.revision
             self._said.pop(event.actor, None)
-        elif type(event) is Looked and event.actor in self._read and event.actor not in self._holds:
+        elif type(event) is Looked and event.job and event.actor in self._read and event.actor not in self._holds:
             shown: Any = _As(
                 self._revisions[self._read[event.actor] - 1], event.listing, self._bounds, self._capabilities
             )

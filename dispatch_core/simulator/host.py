@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
-from typing import Any
 
 from dispatch_core.adapters.contract import Job, Launch, Target
-from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import Spec
 from dispatch_core.record import Answer, Kind, Reply
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.flight import Flight, is_beyond
+from dispatch_core.simulator.query import Query
 from dispatch_core.simulator.trace import Looked, Sent
 from dispatch_core.simulator.world import Being, Ended, World
 
@@ -51,60 +50,11 @@ class Connection:
         return await self._look(None)
 
     async def _look(self, job: Job | None) -> Listing:
-        world, tape = self.world, self.being.tape
-        there, taking = tape.seconds(0.05, 0.4), tape.seconds(0.05, 0.5)
-        if self._struck(Fault.FIND_SLOW):
-            taking = tape.among((12.0, 25.0, 40.0))
-            world.count(Fault.FIND_SLOW)
-        if world.now < world.slow_until:
-            taking += 20.0
-            world.count(Fault.SLOWNESS)
-        fails = self._struck(Fault.FIND_FAILS)
-
-        def begin(back: Callable[..., None]) -> None:
-            if world.now < world.silent_until:
-                world.count(Fault.SILENCE)
-                back(SchedulerUnavailable("the scheduler is silent"), 1.0)
-            elif fails:
-                world.count(Fault.FIND_FAILS)
-                back(SchedulerUnavailable("the controller cannot be reached"), taking)
-            else:
-                began = world.host_now()
-                moment = tape.seconds(0.0, taking)
-                world.clock.at(world.now + moment, snap, back, began, world.now, taking - moment)
-
-        def snap(back: Callable[..., None], began: datetime, since: float, left: float) -> None:
-            shown, complete, lies = self._shown(job)
-            world.clock.at(world.now + left, end, back, began, since, shown, complete, lies)
-
-        def end(
-            back: Callable[..., None], began: datetime, since: float, shown: Any, complete: bool, lies: tuple[str, ...]
-        ) -> None:
-            listing = Listing(objects=shown, began=began, ended=world.host_now(), complete=complete)
-            back((listing, since, lies), 0.02)
-
-        listing, since, lies = await world.exchange(self.being, there, begin)
-        world.tell(Looked(world.now, self.being.name, listing, since, lies))
-        assert isinstance(listing, Listing)  # noqa: S101 - what `end` handed back
-        return listing
-
-    def _shown(self, job: Job | None) -> tuple[tuple[Any, ...], bool, tuple[str, ...]]:
-        """What the listing shows now, whether it says that it is complete, and what it leaves out."""
-        world = self.world
-        shown = [thing.sighting() for thing in world.scheduler.things.values() if not thing.hidden]
-        shown = [sighting for sighting in shown if job is None or job.concerns(sighting)]
-        if shown and self._struck(Fault.FIND_INCOMPLETE):
-            world.count(Fault.FIND_INCOMPLETE)
-            kept = [sighting for sighting in shown if not self.being.tape.chance(0.5)]
-            left_out = tuple(sighting.id for sighting in shown if sighting not in kept)
-            return tuple(kept), False, left_out
-        if world.lie is not None and world.lie[0] <= world.now < world.lie[1]:
-            about = world.lie[2]
-            kept = [sighting for sighting in shown if about is not None and sighting.id != about]
-            if len(kept) < len(shown):
-                world.count(Fault.FIND_EMPTY if about is None else Fault.FIND_HIDES)
-                return tuple(kept), True, tuple(sighting.id for sighting in shown if sighting not in kept)
-        return tuple(shown), True, ()
+        query = Query(self.world, self.being, job)
+        looked = await self.world.exchange(self.being, query.there, query.begin)
+        assert isinstance(looked, Looked)  # noqa: S101 - what the query handed back
+        self.world.tell(looked._replace(at=self.world.now))
+        return looked.listing
 
     async def watch(self, job: Job, seconds: float) -> None:
         world, being = self.world, self.being

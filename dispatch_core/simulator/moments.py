@@ -184,7 +184,9 @@ class Moments:
     # --- outages and lies
 
     def _be_silent(self) -> bool:
-        self.world.silent_until = self.world.now + self.tape.among((60.0, 20.0, 120.0, 300.0, 20.0, 60.0, 120.0, 3600.0))
+        self.world.silent_until = self.world.now + self.tape.among(
+            (60.0, 20.0, 120.0, 300.0, 20.0, 60.0, 120.0, 3600.0)
+        )
         return True
 
     def _be_slow(self) -> bool:

@@ -60,8 +60,12 @@ class Looked(NamedTuple):
 
     at: float
     actor: str
+    job: bool
+    """Of one job; else of the whole cluster."""
     listing: Listing
     began: float
+    taken: float
+    """When it was as it shows."""
     lies: tuple[str, ...]
     """What is left out that was there."""
 

@@ -110,7 +110,8 @@ class Truth:
             if event.after.settled and self.settled_at is None:  # type: ignore[union-attr]
                 self.settled_at = event.at
         elif kind is Looked:
-            self.looked[event.actor] = event.began  # type: ignore[union-attr]
+            if event.job:  # type: ignore[union-attr]
+                self.looked[event.actor] = event.began  # type: ignore[union-attr]
         elif kind is Made:
             thing = Truly(event.id, event.name, event.at, event.by)  # type: ignore[union-attr,arg-type]
             self.objects[thing.id] = thing

@@ -1,0 +1,93 @@
+"""One listing on its way: when it begins, the moment that it shows, what it leaves out, and when it ends.
+
+One rule: it shows one moment between its beginning and its end. What it says of its own completeness may be a lie, in
+the one stretch of time in which listings lie, which is shorter than the absence rule's span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from dispatch_core.adapters.contract import Job
+from dispatch_core.errors import SchedulerUnavailable
+from dispatch_core.evidence import Listing, Sighting
+from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.trace import Looked
+from dispatch_core.simulator.world import Being, World
+
+Back = Callable[..., None]
+"""The way back to the asker: the listing or an error, and after how many seconds."""
+
+
+class Query:
+    """One listing, of one job or, without one, of the whole cluster."""
+
+    def __init__(self, world: World, being: Being, job: Job | None) -> None:
+        self.world = world
+        self.being = being
+        self.job = job
+        tape = being.tape
+        self.there = tape.seconds(0.05, 0.4)
+        """Seconds until it reaches the host."""
+        self._taking = tape.seconds(0.05, 0.5)
+        if self._struck(Fault.FIND_SLOW):
+            self._taking = tape.among((12.0, 25.0, 40.0))
+            world.count(Fault.FIND_SLOW)
+        if world.now < world.slow_until:
+            self._taking += 20.0
+            world.count(Fault.SLOWNESS)
+        self._fails = self._struck(Fault.FIND_FAILS)
+
+    def begin(self, back: Back) -> None:
+        """It reaches the host, and begins, or fails."""
+        world = self.world
+        if world.now < world.silent_until:
+            world.count(Fault.SILENCE)
+            back(SchedulerUnavailable("the scheduler is silent"), 1.0)
+        elif self._fails:
+            world.count(Fault.FIND_FAILS)
+            back(SchedulerUnavailable("the controller cannot be reached"), self._taking)
+        else:
+            moment = self.being.tape.seconds(0.0, self._taking)
+            world.clock.at(world.now + moment, self._take, back, world.host_now(), world.now)
+
+    def _take(self, back: Back, began: datetime, since: float) -> None:
+        """The moment that it shows."""
+        shown, complete, lies = self._shown()
+        end = since + self._taking
+        self.world.clock.at(end, self._end, back, began, since, self.world.now, shown, complete, lies)
+
+    def _end(
+        self,
+        back: Back,
+        began: datetime,
+        since: float,
+        taken: float,
+        shown: tuple[Sighting, ...],
+        complete: bool,
+        lies: tuple[str, ...],
+    ) -> None:
+        world = self.world
+        listing = Listing(objects=shown, began=began, ended=world.host_now(), complete=complete)
+        back(Looked(world.now, self.being.name, self.job is not None, listing, since, taken, lies), 0.02)
+
+    def _shown(self) -> tuple[tuple[Sighting, ...], bool, tuple[str, ...]]:
+        """What it shows now, whether it says that it is complete, and what it leaves out."""
+        world, job = self.world, self.job
+        shown = [thing.sighting() for thing in world.scheduler.things.values() if not thing.hidden]
+        shown = [sighting for sighting in shown if job is None or job.concerns(sighting)]
+        if shown and self._struck(Fault.FIND_INCOMPLETE):
+            world.count(Fault.FIND_INCOMPLETE)
+            kept = [sighting for sighting in shown if not self.being.tape.chance(0.5)]
+            return tuple(kept), False, tuple(sighting.id for sighting in shown if sighting not in kept)
+        if world.lie is not None and world.lie[0] <= world.now < world.lie[1]:
+            about = world.lie[2]
+            kept = [sighting for sighting in shown if about is not None and sighting.id != about]
+            if len(kept) < len(shown):
+                world.count(Fault.FIND_EMPTY if about is None else Fault.FIND_HIDES)
+                return tuple(kept), True, tuple(sighting.id for sighting in shown if sighting not in kept)
+        return tuple(shown), True, ()
+
+    def _struck(self, fault: Fault) -> bool:
+        return self.world.faults.strikes(fault, self.being.tape)
