@@ -52,6 +52,7 @@ class Refused(NamedTuple):
     at: float
     actor: str
     against: int
+    commit: str
     why: str
 
 
