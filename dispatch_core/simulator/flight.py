@@ -47,17 +47,31 @@ class Flight:
             world.count(Fault.SLOWNESS)
         if self._struck(Fault.CALL_LATE):
             self.there = world.bounds.window_seconds * tape.seconds(1.0, 3.0)
+        self._lingers = 0.0
+        if self._struck(Fault.EFFECT_LATE):
+            self._linger()
         self._lost = self._struck(Fault.CALL_LOST)
         self._again = tape.seconds(0.1, world.bounds.window_seconds) if self._struck(Fault.CALL_DOUBLED) else None
+        self._answers_twice = self._again is not None and tape.chance(0.3)
         self._refused = self._struck(Fault.CALL_REFUSED)
         self._reply_lost = self._struck(Fault.REPLY_LOST)
         self._reply_broken = self._struck(Fault.REPLY_BROKEN)
+
+    def _linger(self) -> None:
+        """It takes effect some time after the host let it through: often as late as it can."""
+        bound = self.world.bounds.call_seconds
+        if self.tape.chance(0.6):
+            left = (self.sent.deadline - self.world.host_now()).total_seconds()
+            self.there = max(self.there, left - self.tape.seconds(0.1, 2.0))
+            self._lingers = bound * self.tape.seconds(0.9, 0.999)
+        else:
+            self._lingers = bound * self.tape.seconds(0.3, 0.999)
 
     def arrive(self, back: Back) -> None:
         """It reaches the host, or it does not."""
         world = self.world
         if self._again is not None:
-            world.clock.at(world.now + self._again, self._arrive_again)
+            world.clock.at(world.now + self._again, self._arrive_again, back)
         if world.now < world.silent_until:
             world.count(Fault.SILENCE)
         elif self._lost:
@@ -70,13 +84,13 @@ class Flight:
         else:
             self._answer(back, self._arrived(Reply(answer=Answer.LATE)))
 
-    def _arrive_again(self) -> None:
-        """The same call, delivered a second time; nobody hears of it."""
+    def _arrive_again(self, back: Back) -> None:
+        """The same call, delivered a second time; its sender may hear of this one only."""
         self.world.count(Fault.CALL_DOUBLED)
-        if self._is_let_through():
-            self._act()
-        else:
-            self._arrived(Reply(answer=Answer.LATE))
+        let_through = self._is_let_through()
+        reply = self._act() if let_through else self._arrived(Reply(answer=Answer.LATE))
+        if self._answers_twice:
+            back(reply, self._back)
 
     def _is_let_through(self) -> bool:
         in_time = _is_in_time(self.world.host_now(), self.sent.deadline)
@@ -99,10 +113,9 @@ class Flight:
             world.count(Fault.START_BEYOND_BOUND)
             left = (self.sent.deadline - world.host_now()).total_seconds()
             return left + bound + self.tape.among((5.0, 60.0, 200.0, 600.0)) * self.tape.seconds(0.5, 1.5)
-        if self._struck(Fault.EFFECT_LATE):
+        if self._lingers:
             world.count(Fault.EFFECT_LATE)
-            return bound * self.tape.seconds(0.3, 0.999)
-        return 0.0
+        return self._lingers
 
     def _land(self, back: Back) -> None:
         self.world.on_the_way -= 1
@@ -110,7 +123,7 @@ class Flight:
         self._answer(back, self._act())
 
     def _answer(self, back: Back, reply: Reply) -> None:
-        if self._reply_lost:
+        if self._reply_lost or self._answers_twice:
             self.world.count(Fault.REPLY_LOST)
         elif self._reply_broken:
             self.world.count(Fault.REPLY_BROKEN)

@@ -92,8 +92,8 @@ class History:
         self.world.scheduler.wipes_holds = self.faults.has(Fault.WIPED_HOLD)
         self.plan = plans.draw_plan(draw)
         self.spec = plans.draw_spec(draw, secret=self.faults.has(Fault.SECRET_MISSING))
-        self.names = ("a", "b", "c")[: asked.supervisors if asked.target else 1 + draw.below(asked.supervisors)]
-        self.leases = draw.among((None, 30.0, 60.0))
+        self.names = ("a", "b", "c")[: asked.supervisors - draw.among((0, 1, 0, 2)) % asked.supervisors]
+        self.leases = draw.among((None, 30.0, None, 60.0))
         self.lasts = draw.among((200.0, 100.0, 400.0, 800.0))
         """Faults stop after so long."""
         self.payload = Payload(self.world, self.tape.branch("payload"))

@@ -13,7 +13,7 @@ from typing import Any
 from dispatch_core.client import Client
 from dispatch_core.errors import BadInput, Conflict, DispatchError
 from dispatch_core.plan import Cause, End
-from dispatch_core.record import Record, Result, State
+from dispatch_core.record import BEFORE_THE_RUN, Record, Result, State
 from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.scheduler import Thing
@@ -41,7 +41,7 @@ MOMENTS = (
     Fault.LEASE_TAKEN,
     Fault.LEAVES,
 )
-ONCE = (Fault.CANCEL, Fault.RESTART, Fault.ROLLED_BACK, Fault.ADMIN_STOPS)
+ONCE = (Fault.CANCEL, Fault.ROLLED_BACK, Fault.ADMIN_STOPS)
 
 
 class Moments:
@@ -146,7 +146,7 @@ class Moments:
         lost = [
             t.id
             for t in scheduler.things.values()
-            if t.state in (State.GATED, State.HELD, State.PENDING) and self.tape.chance(0.7)
+            if t.alive and self.tape.chance(0.7 if t.state in BEFORE_THE_RUN else 0.2)
         ]
         for id in lost:
             scheduler.purges(id, lost=True)
@@ -198,8 +198,15 @@ class Moments:
         return True
 
     def _lie(self, about: Thing | None) -> bool:
-        """One stretch a history, shorter than the absence rule's span: what lies longer deceives every rule."""
-        if self.world.lie is None:
+        """A stretch shorter than the absence rule's span: what lies longer, or again before anybody has found the last
+        lie out, deceives every rule."""
+        record, lie = self.world.record, self.world.lie
+        counted = record is not None and (
+            record.clear is not None
+            or any(object.missing is not None for object in record.objects)
+            or any(attempt.missing is not None for s in record.submissions for attempt in s.attempts)
+        )
+        if lie is None or (self.world.now > lie[1] and not counted):
             most = self.world.bounds.absence_seconds * self.tape.seconds(0.2, 0.9)
             self.world.lie = (self.world.now, self.world.now + most, about.id if about is not None else None)
         return True

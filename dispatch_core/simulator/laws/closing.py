@@ -18,7 +18,8 @@ def accounted_for(truth: Truth, event: Committed) -> str | None:
     if not event.after.settled or (event.before is not None and event.before.settled):
         return None
     looked = truth.looked.get(event.actor, 0.0)
-    alive = [t.id for t in truth.ours() if t.there and t.alive and max(t.made_at, t.disturbed) < looked]
+    alive = [t.id for t in truth.ours() if t.there and t.alive and not t.beyond and t.disturbed < looked]
+    alive += [t.id for t in truth.ours() if t.there and t.alive and t.beyond and max(t.made_at, t.disturbed) < looked]
     if alive:
         return f"the record was settled, and {', '.join(alive)} is alive"
     return _open_points(truth, event.after, looked)

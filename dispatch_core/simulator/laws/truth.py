@@ -50,6 +50,8 @@ class Truly:
     made_at: float
     by: Sent | None
     """The Start that made it; None: it is somebody else's."""
+    beyond: bool = False
+    """That Start had expired."""
     run: int = 1
     alive: bool = True
     running: bool = False
@@ -113,7 +115,7 @@ class Truth:
             if event.job:  # type: ignore[union-attr]
                 self.looked[event.actor] = event.began  # type: ignore[union-attr]
         elif kind is Made:
-            thing = Truly(event.id, event.name, event.at, event.by)  # type: ignore[union-attr,arg-type]
+            thing = Truly(event.id, event.name, event.at, event.by, event.beyond)  # type: ignore[union-attr,arg-type]
             self.objects[thing.id] = thing
         elif kind in _CHANGES:
             _CHANGES[kind](self.objects[event.id], event)  # type: ignore[union-attr]
