@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import replace
 
 from dispatch_core.amounts import read_seconds
 from dispatch_core.cli import exits
@@ -182,7 +181,8 @@ def _found_lines(counted: Counted) -> list[str]:
 def _caught_line(caught: Caught) -> str:
     removed = " and ".join(caught.removed)
     if caught.caught:
-        return f"{removed}: missed after {plural(caught.histories or 0, 'history', 'histories')} (seed {caught.seed}), {caught.law}: {caught.text}"
+        after = plural(caught.histories or 0, "history", "histories")
+        return f"{removed}: missed after {after} (seed {caught.seed}), {caught.law}: {caught.text}"
     where = f"shown by tests/histories/{caught.shown_by}.txt" if caught.line == 2 else "NOT CAUGHT"
     return f"{removed}: not missed in any history; {where}"
 

@@ -7,18 +7,18 @@ asked then, and what could not is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from dispatch_core.client import Client
 from dispatch_core.errors import BadInput, Conflict, DispatchError
 from dispatch_core.plan import Cause, End
-from dispatch_core.record import BEFORE_THE_RUN, Record, Result, State
+from dispatch_core.record import BEFORE_THE_RUN, Kind, Record, Result, State
 from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.scheduler import Thing
 from dispatch_core.simulator.tape import Branch
-from dispatch_core.simulator.trace import Event, Faulted, Read
+from dispatch_core.simulator.trace import Committed, Event, Faulted, Read
 from dispatch_core.simulator.world import KEY, UID, Being, World
 
 PEOPLE = (Fault.CANCEL, Fault.HOLD, Fault.RELEASE, Fault.RESOLVE, Fault.DISPOSE)
@@ -55,6 +55,7 @@ class Moments:
         self._askers = 0
         self._events = 0
         self._at_event: dict[int, list[Fault]] = {}
+        self._at_turn: dict[str, list[Fault]] = {}
         self._acts: dict[Fault, Callable[[], bool]] = {
             Fault.ADMIN_HOLDS: lambda: self._admin_holds(True),
             Fault.ADMIN_RELEASES: lambda: self._admin_holds(False),
@@ -77,18 +78,27 @@ class Moments:
             if not world.faults.has(fault):
                 continue
             for _ in range(tape.below(2 if fault in ONCE else 4)):
-                if tape.chance(0.6):
-                    self._at_event.setdefault(tape.among((5, 10, 20, 40, 80)) + tape.below(40), []).append(fault)
-                else:
-                    world.clock.at(tape.seconds(0.0, lasts), self._happen, fault)
+                match tape.below(3):
+                    case 0:
+                        world.clock.at(tape.seconds(0.0, lasts), self._happen, fault)
+                    case 1:
+                        self._at_event.setdefault(tape.among((5, 10, 20, 40, 80)) + tape.below(40), []).append(fault)
+                    case _:
+                        self._at_turn.setdefault(tape.among(TURNS), []).append(fault)
 
     def see(self, event: Event) -> None:
-        """Count the events that a moment may be at."""
+        """Count the events that a moment may be at, and look for those that a moment may follow."""
         if type(event) is Read or type(event) is Faulted:
             return
         self._events += 1
-        for fault in self._at_event.pop(self._events, ()):
-            self.world.clock.at(self.world.now + self.tape.seconds(0.0, 2.0), self._happen, fault)
+        self._follow(self._at_event.pop(self._events, ()), 2.0)
+        if type(event) is Committed and event.before is not None and self._at_turn:
+            for turn in turns(event.before, event.after):
+                self._follow(self._at_turn.pop(turn, ()), self.tape.among((1.0, 10.0, 60.0)))
+
+    def _follow(self, faults: Sequence[Fault], within: float) -> None:
+        for fault in faults:
+            self.world.clock.at(self.world.now + self.tape.seconds(0.0, within), self._happen, fault)
 
     def _happen(self, fault: Fault) -> None:
         if self.world.faults.calm or self.world.record is None:
@@ -240,9 +250,47 @@ class Moments:
             return
         if asked:
             self.world.count(fault)
+            if fault is Fault.HOLD and being.tape.chance(0.4):
+                await self._waver(being, client)
+
+    async def _waver(self, being: Being, client: Client) -> None:
+        """Somebody who held a job lets it go, and holds it again."""
+        try:
+            await self.world.sleep(being, being.tape.among((3.0, 1.0, 15.0)) * being.tape.seconds(0.5, 1.5))
+            await client.release(KEY)
+            self.world.count(Fault.RELEASE)
+            await self.world.sleep(being, being.tape.seconds(0.3, 6.0))
+            await client.hold(KEY, reason="wait after all")
+            self.world.count(Fault.HOLD)
+        except DispatchError:
+            return
 
 
 LIES = (Fault.FIND_EMPTY, Fault.FIND_HIDES)
+
+TURNS = ("outcome", "intent", "submission", "attempt 2", "attempt 3", "call", "hold", "requeue", "object")
+"""Turning points of a job, that a moment may follow."""
+
+
+def turns(before: Record, after: Record) -> Iterator[str]:
+    """The turning points in one commit."""
+    if after.outcome is not None and before.outcome is None:
+        yield "outcome"
+    if len(after.intents) > len(before.intents):
+        yield "intent"
+    if len(after.submissions) > max(len(before.submissions), 1):
+        yield "submission"
+    if after.submissions and len(after.submissions) == len(before.submissions):
+        attempts = len(after.submissions[-1].attempts)
+        if attempts > max(len(before.submissions[-1].attempts), 1):
+            yield f"attempt {min(attempts, 3)}"
+    if len(after.objects) > len(before.objects):
+        yield "object"
+    if len(after.calls) > len(before.calls):
+        yield "call"
+        kind = after.calls[-1].kind
+        if kind in (Kind.HOLD, Kind.RELEASE, Kind.REQUEUE):
+            yield "requeue" if kind is Kind.REQUEUE else "hold"
 
 
 async def asked_for(client: Client, shown: Record, fault: Fault, tape: Branch) -> bool:

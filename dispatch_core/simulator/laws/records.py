@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dispatch_core.plan import NEVER_RAN, Cause
+from dispatch_core.reasons import CHOICE, Reason
 from dispatch_core.record import Call, Kind, Object, Outcome, Record, Result, State, run_key
 from dispatch_core.simulator.laws.truth import Truly, Truth
-from dispatch_core.simulator.trace import Acknowledged, Committed
+from dispatch_core.simulator.trace import Acknowledged, Committed, Refused
 
 Law = Callable[[Truth, Any], str | None]
 
@@ -25,6 +26,24 @@ def acknowledged(truth: Truth, event: Acknowledged) -> str | None:
     """C5: a commit that was acknowledged is there, as the revision that was said."""
     known = truth.revisions[event.revision - 1].commit if event.revision <= len(truth.revisions) else "nothing"
     return None if known == event.commit else f"revision {event.revision} was acknowledged, and holds {known}"
+
+
+def refused(truth: Truth, event: Refused) -> str | None:
+    """C5: a commit that was refused did not land."""
+    landed = next((record for record in truth.revisions if record.commit == event.commit), None)
+    if landed is None or event.why in ("CommitUnknown", "StoreUnavailable"):
+        return None
+    return f"{event.actor} was told {event.why}, and its commit had landed as revision {landed.revision}"
+
+
+def carried_out(truth: Truth, event: Committed) -> str | None:
+    """G3: an intent is carried out whatever ended its run; nobody is asked meanwhile."""
+    wait = event.after.wait
+    object = event.after.object(wait.object or "") if wait is not None and wait.reason in CHOICE else None
+    intent = event.after.intent(run_key(object.id, object.run)) if object is not None else None
+    if wait is None or intent is None or wait.reason in (Reason.VANISHED, Reason.UNRECOGNIZED):
+        return None
+    return f"a person is asked about {wait.object}, and a {intent.do} is intended for it"
 
 
 def displaced(truth: Truth, event: Committed) -> str | None:
@@ -223,7 +242,9 @@ def intents_are_paid_for(truth: Truth, event: Committed) -> str | None:
 LAWS: dict[str, Law] = {
     "one_after_the_other": one_after_the_other,
     "acknowledged": acknowledged,
+    "refused": refused,
     "displaced": displaced,
+    "carried_out": carried_out,
     "final": final,
     "stays_settled": stays_settled,
     "kept": kept,
@@ -235,4 +256,7 @@ LAWS: dict[str, Law] = {
     "intents_are_paid_for": intents_are_paid_for,
 }
 
-ON: dict[str, tuple[type, ...]] = dict.fromkeys(LAWS, (Committed,)) | {"acknowledged": (Acknowledged,)}
+ON: dict[str, tuple[type, ...]] = dict.fromkeys(LAWS, (Committed,)) | {
+    "acknowledged": (Acknowledged,),
+    "refused": (Refused,),
+}
