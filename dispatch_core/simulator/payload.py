@@ -9,7 +9,7 @@ from __future__ import annotations
 from dispatch_core.plan import Cause, End
 from dispatch_core.record import State
 from dispatch_core.simulator.faults import Fault
-from dispatch_core.simulator.plans import ENDS, NODES
+from dispatch_core.simulator.plans import COMPLETED, ENDS, NODES
 from dispatch_core.simulator.scheduler import Thing
 from dispatch_core.simulator.tape import Branch
 from dispatch_core.simulator.trace import Ending, Event, Finished, HoldBit, Made, Opened, Reran, Slipped
@@ -27,7 +27,7 @@ class Payload:
     def __init__(self, world: World, tape: Branch) -> None:
         self.world = world
         self.tape = tape
-        self._completes = tape.among((0.05, 0.02, 0.3))
+        self._completes = tape.among((0.05, 0.02, 0.2))
         """How often a run completes."""
         self._runs = 0
         """Runs that began since faults have stopped."""
@@ -99,7 +99,7 @@ class Payload:
     def _drawn_end(self) -> End:
         self._runs += self.world.faults.calm
         if self._runs > RUNS_WHEN_CALM or self.tape.chance(self._completes):
-            return ENDS[1]
+            return COMPLETED
         return self.tape.among(ENDS)
 
     def _begin_to_end(self, thing: Thing, run: int, end: End) -> None:

@@ -31,7 +31,6 @@ _ENDS_OTHERWISE = tuple(cause for cause in Cause if cause not in (*NOT_MATCHABLE
 
 ENDS = (
     End(cause=Cause.EXIT, exit_code=1, message="it raised", seconds=3.0),
-    End(cause=Cause.COMPLETED, exit_code=0, seconds=40.0),
     End(cause=Cause.EXIT, exit_code=137, seconds=200.0),
     End(cause=Cause.SIGNAL, signal=9),
     End(cause=Cause.OUT_OF_MEMORY, exit_code=137),
@@ -43,7 +42,9 @@ ENDS = (
     End(cause=Cause.DEADLINE),
     End(cause=Cause.UNRECOGNIZED, message="PHASE_OF_MOON"),
 )
-"""How a run may end by itself."""
+"""How a run may end by itself that does not complete."""
+
+COMPLETED = End(cause=Cause.COMPLETED, exit_code=0, seconds=40.0)
 
 
 def draw_bounds(tape: Branch) -> Bounds:
@@ -76,8 +77,8 @@ def draw_plan(tape: Branch) -> Plan:
         unmatched=tape.among(("expire", "expire", "manual")),
         foreign=tape.among(("report", "stop", "ignore")),
     )
-    for number in range(1, 1 + tape.among((2, 3, 1, 4, 2, 3, 1, 0))):
-        broad = number == 1 and not tape.chance(0.15)
+    for number in range(1, 1 + tape.among((2, 3, 1, 4, 2, 3, 1, 2, 3, 1, 2, 0))):
+        broad = number == 1 and not tape.chance(0.1)
         longer = replace(plan, rules=(*plan.rules, _broad(tape) if broad else _rule(tape, number)))
         if not problems(Spec(command=("train.sh",)), longer):
             plan = longer
@@ -91,7 +92,7 @@ def _broad(tape: Branch) -> Rule:
         name="r1",
         when=When(cause=tape.some(_ENDS_OTHERWISE, tape.among((1.0, 0.95)))),
         do=do,
-        budget=tape.among((5, 4, 3, 2, 1)),
+        budget=tape.among((5, 4, 3, 5, 2)),
         delay=_delay(tape),
         changes=_changes(tape) if do is Action.RESUBMIT else Changes(),
     )
