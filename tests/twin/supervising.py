@@ -1,0 +1,71 @@
+"""One supervising process of a twin: `python -m tests.twin.supervising <url> <spool> leased|free`.
+
+`leased` is the janitor as it is. `free` attends to every job without a lease, whoever holds it, so that several of them
+decide about the same job at the same time. Nothing is replaced; only the times are short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from dispatch_core import supervisor as loop
+from dispatch_core.adapters.local.scheduler import LocalScheduler
+from dispatch_core.errors import StoreUnavailable
+from dispatch_core.evidence import Bounds
+from dispatch_core.janitor import Janitor
+from dispatch_core.record import Record
+from dispatch_core.stores.contract import Store
+from dispatch_core.stores.sql import open_store
+
+QUICK = Bounds(call_seconds=0.5, window_seconds=2, absence_seconds=1, repeat_seconds=0.2, resync_seconds=2)
+LEASE_SECONDS = 2 * (QUICK.window_seconds + QUICK.call_seconds)
+"""The shortest that a supervisor takes with these bounds."""
+PERIOD_SECONDS = 0.5
+SLOTS = 64
+
+
+def connect(spool: Path) -> LocalScheduler:
+    return LocalScheduler(spool, slots=SLOTS, bounds=QUICK, listing_seconds=0.2, grace_seconds=1.0)
+
+
+async def attend_to_everything(store: Store, scheduler: LocalScheduler) -> None:
+    """Every job of the store, whoever has it, without a lease."""
+    supervisor = loop.Supervisor(store, scheduler, lease_seconds=None)
+    attended: dict[str, asyncio.Future[Record]] = {}
+    try:
+        while True:
+            with suppress(StoreUnavailable):
+                for listed in await store.jobs(settled=False):
+                    if listed.uid not in attended or attended[listed.uid].done():
+                        attended[listed.uid] = asyncio.ensure_future(supervisor.attend(listed.key, listed.uid))
+            await asyncio.sleep(PERIOD_SECONDS)
+    finally:
+        for work in attended.values():
+            work.cancel()
+        await asyncio.gather(*attended.values(), return_exceptions=True)
+
+
+async def supervise(url: str, spool: Path, kind: str) -> None:
+    """Until SIGTERM."""
+    loop.RECORD_SECONDS = 1.0
+    store, scheduler = open_store(url), connect(spool)
+    if kind == "leased":
+        janitor = Janitor(store, {"local": scheduler}, period_seconds=PERIOD_SECONDS, lease_seconds=LEASE_SECONDS)
+        work = asyncio.ensure_future(janitor.run())
+    else:
+        work = asyncio.ensure_future(attend_to_everything(store, scheduler))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+    try:
+        with suppress(asyncio.CancelledError):
+            await work
+    finally:
+        await scheduler.close()
+        await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(supervise(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
