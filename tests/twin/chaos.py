@@ -165,7 +165,7 @@ class Twin:
             child = self.start(place, dice.choice(self.form.kinds))
             try:
                 await self.pause(dice.uniform(0.8, 4.0))
-                while dice.random() < 0.5 and self.left > 0:
+                while dice.random() < 0.6 and self.left > 0:
                     await self.stall(child, dice)
                     await self.pause(dice.uniform(0.0, 2.0))
             finally:

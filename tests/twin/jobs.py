@@ -45,6 +45,7 @@ def _draw(dice: random.Random, key: str, seconds: float, folder: Path) -> Job:
         "seconds": dice.uniform(1.0, 4.0) if dice.random() < 0.4 else dice.uniform(0.0, 0.6),
         "fails": dice.choice((0, 0, 1, 1, 2, 9)),
         "how": dice.choice(("exit", "signal")),
+        "lingers": dice.random() < 0.5,
     }
     command = (sys.executable, "-I", "-S", str(PAYLOAD), str(folder), json.dumps(behaviour))
     return Job(

@@ -12,7 +12,7 @@ import sys
 import time
 
 
-def main(folder: str, behaviour: dict[str, float | str]) -> None:
+def main(folder: str, behaviour: dict[str, float | str | bool]) -> None:
     told = {name: value for name, value in os.environ.items() if name.startswith("DISPATCH_")}
     key = told["DISPATCH_KEY"]
     alone = os.open(os.path.join(folder, f"{key}.alone"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -24,6 +24,8 @@ def main(folder: str, behaviour: dict[str, float | str]) -> None:
     append(folder, key, "start", alone=True, **told)
     time.sleep(float(behaviour["seconds"]))
     before = int(told["DISPATCH_SUBMISSION"]) + int(told["DISPATCH_RUN"]) - 2
+    if before < int(behaviour["fails"]) and behaviour["lingers"]:
+        linger()
     if before >= int(behaviour["fails"]):
         append(folder, key, "end", code=0, **told)
     elif behaviour["how"] == "signal":
@@ -31,6 +33,14 @@ def main(folder: str, behaviour: dict[str, float | str]) -> None:
     else:
         append(folder, key, "end", code=3, **told)
         sys.exit(3)
+
+
+def linger() -> None:
+    """Leave something behind that does not end when it is asked to: the run is ending meanwhile, and not alone."""
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(60)
+        os._exit(0)
 
 
 def append(folder: str, key: str, what: str, **told: object) -> None:
