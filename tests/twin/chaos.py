@@ -44,6 +44,8 @@ class Form:
     jobs: int
     seconds: float
     """How long it is disturbed."""
+    slowest: float
+    """Seconds of the slowest run."""
     kinds: tuple[str, ...]
     """What its supervising processes are: `leased` and `free` (see `supervising`), `command` (`dispatch supervise`)."""
     longest_stop: float
@@ -58,7 +60,7 @@ class Twin:
     def __init__(self, seed: int, url: str, folder: Path, form: Form) -> None:
         self.seed, self.url, self.folder, self.form = seed, url, folder, form
         self.spool = folder / "spool"
-        self.jobs = draw_jobs(seed, form.jobs, form.seconds, folder)
+        self.jobs = draw_jobs(seed, form.jobs, form.seconds, form.slowest, folder)
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.began = time.monotonic()

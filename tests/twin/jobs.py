@@ -12,7 +12,7 @@ from dispatch_core.plan import AGAIN, Action, Cause, Delay, Plan, Rule, Spec, Wh
 
 PAYLOAD = Path(__file__).with_name("payload.py")
 PERSONS = ("nobody", "nobody", "nobody", "canceller", "holder", "holder then canceller")
-SAID_AGAIN = 2
+SAID_AGAIN = 1
 """How often a person lets a job go on that waits for one; then it has failed."""
 
 
@@ -35,17 +35,17 @@ class Job:
         return sum(rule.limit or 0 for rule in self.plan.rules if rule.do in AGAIN)
 
 
-def draw_jobs(seed: int, count: int, seconds: float, folder: Path) -> list[Job]:
-    """Jobs that are submitted within so many seconds, and disturbed within the rest of them."""
-    return [_draw(random.Random(f"{seed} job {n}"), f"job-{n:02}", seconds, folder) for n in range(count)]
+def draw_jobs(seed: int, count: int, seconds: float, slowest: float, folder: Path) -> list[Job]:
+    """Jobs that are submitted and disturbed within so many seconds; the slowest run takes `slowest` seconds."""
+    return [_draw(random.Random(f"{seed} job {n}"), f"job-{n:02}", seconds, slowest, folder) for n in range(count)]
 
 
-def _draw(dice: random.Random, key: str, seconds: float, folder: Path) -> Job:
+def _draw(dice: random.Random, key: str, seconds: float, slowest: float, folder: Path) -> Job:
     behaviour = {
-        "seconds": dice.uniform(1.0, 4.0) if dice.random() < 0.4 else dice.uniform(0.0, 0.6),
-        "fails": dice.choice((0, 0, 1, 1, 2, 9)),
+        "seconds": dice.uniform(0.6, slowest) if dice.random() < 0.4 else dice.uniform(0.0, 0.6),
+        "fails": dice.choice((0, 1, 1, 2, 9)),
         "how": dice.choice(("exit", "signal")),
-        "lingers": dice.random() < 0.5,
+        "lingers": dice.random() < 0.7,
     }
     command = (sys.executable, "-I", "-S", str(PAYLOAD), str(folder), json.dumps(behaviour))
     return Job(
@@ -63,20 +63,14 @@ def _rules(dice: random.Random) -> list[Rule]:
     again = Rule(
         name="again",
         when=failed,
-        do=dice.choice((Action.RESUBMIT, Action.REQUEUE)),
-        budget=dice.choice((0, 1, 2, 3)),
+        do=dice.choice((Action.RESUBMIT, Action.RESUBMIT, Action.REQUEUE)),
+        budget=dice.choice((0, 1, 2, 2)),
         delay=Delay(seconds=dice.choice((0.0, 0.5))),
     )
     rules = [again]
     if dice.random() < 0.8:
-        rules.append(
-            Rule(
-                name="node",
-                when=When(cause=(Cause.NODE_FAILURE,)),
-                do=dice.choice((Action.RESUBMIT, Action.REQUEUE)),
-                budget=2,
-            )
-        )
+        lost = When(cause=(Cause.NODE_FAILURE,))
+        rules.append(Rule(name="node", when=lost, do=dice.choice((Action.RESUBMIT, Action.REQUEUE)), budget=2))
     if dice.random() < 0.3:
         rules.append(Rule(name="ask", when=failed, do=Action.HOLD))
     return rules

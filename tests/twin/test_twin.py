@@ -14,8 +14,8 @@ import pytest
 from tests.stores.databases import OnPostgres
 from tests.twin.chaos import Form, Twin, everything_ended
 
-SHORT = Form(jobs=16, seconds=11, kinds=("leased", "free"), longest_stop=6, calm_seconds=60)
-LONG = Form(jobs=50, seconds=80, kinds=("leased", "free", "command"), longest_stop=45, calm_seconds=150)
+SHORT = Form(jobs=16, seconds=11, slowest=1.5, kinds=("leased", "free"), longest_stop=6, calm_seconds=60)
+LONG = Form(jobs=50, seconds=80, slowest=6, kinds=("leased", "free", "command"), longest_stop=45, calm_seconds=150)
 
 
 @pytest.mark.promise("P1")
