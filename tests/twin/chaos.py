@@ -135,7 +135,7 @@ class Twin:
         alive = [sighting for sighting in listing.objects if sighting.state is not State.ENDED]
         self.wrong += [f"{sighting.id} of {sighting.key} is left: {sighting.state}" for sighting in alive]
         for log in sorted(self.folder.glob("*.log")):
-            if "Traceback" in log.read_text():
+            if "exception was never retrieved" in log.read_text():
                 self.wrong.append(f"{log.name}: {log.read_text()[-2000:]}")
         for record in records:
             actors = [change.actor for change in await store.history(record.key)]
