@@ -151,20 +151,28 @@ class Twin:
 
     # --- what supervises, and what happens to it
 
-    def start(self, place: int, kind: str) -> subprocess.Popen[bytes]:
+    async def start(self, place: int, kind: str) -> subprocess.Popen[bytes]:
+        """Another supervising process, once it says that it is there."""
+        self.counts["started"] += 1
+        told = self.folder / f"{self.counts['started']}-{place}-{kind}.log"
+        child = self._start(kind, told)
+        while child.poll() is None and not told.stat().st_size:
+            await asyncio.sleep(0.05)
+        return child
+
+    def _start(self, kind: str, told: Path) -> subprocess.Popen[bytes]:
         program = ["-m", "tests.twin.supervising", self.url, str(self.spool), kind]
         if kind == "command":
             program = ["-m", "dispatch_core", "supervise", "--store", self.url, "--spool", str(self.spool)]
-        with (self.folder / f"{place}-{kind}.log").open("ab") as log:
-            return subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", sys.executable, *program], stdout=log, stderr=log, cwd=ROOT
-            )
+        ends_with_this = ["setpriv", "--pdeathsig", "KILL"]
+        with told.open("wb") as log:
+            return subprocess.Popen([*ends_with_this, sys.executable, *program], stdout=log, stderr=log, cwd=ROOT)
 
     async def disturb(self, place: int) -> None:
         """One place: a process that lives, stalls and is ended, then another; the last one stays."""
         dice = random.Random(f"{self.seed} place {place}")
         while self.left > 0:
-            child = self.start(place, dice.choice(self.form.kinds))
+            child = await self.start(place, dice.choice(self.form.kinds))
             try:
                 await self.pause(dice.uniform(0.8, 4.0))
                 while dice.random() < 0.6 and self.left > 0:
@@ -177,7 +185,7 @@ class Twin:
                 child.wait()
             self.counts["kills"] += 1
             await self.pause(dice.uniform(0.0, 1.0))
-        self.children.append(self.start(place, dice.choice(self.form.kinds)))
+        self.children.append(await self.start(place, dice.choice(self.form.kinds)))
 
     async def stall(self, child: subprocess.Popen[bytes], dice: random.Random) -> None:
         """Stopped in mid-step, for a moment or for longer than a lease; then it goes on where it was, or is ended."""

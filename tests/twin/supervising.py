@@ -53,6 +53,7 @@ async def supervise(url: str, spool: Path, kind: str) -> None:
     """Until SIGTERM."""
     loop.RECORD_SECONDS = 1.0
     store, scheduler = open_store(url), connect(spool)
+    print("up", flush=True)
     if kind == "leased":
         janitor = Janitor(store, {"local": scheduler}, period_seconds=PERIOD_SECONDS, lease_seconds=LEASE_SECONDS)
         work = asyncio.ensure_future(janitor.run())
