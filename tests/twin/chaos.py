@@ -151,31 +151,43 @@ class Twin:
 
     # --- what supervises, and what happens to it
 
+    def kind(self, dice: random.Random, place: int) -> str:
+        """What the next process at a place is."""
+        return dice.choice(self.form.kinds)
+
     async def start(self, place: int, kind: str) -> subprocess.Popen[bytes]:
         """Another supervising process, once it says that it is there."""
         self.counts["started"] += 1
         told = self.folder / f"{self.counts['started']}-{place}-{kind}.log"
+        told.with_suffix(".began").touch()
         child = self._start(kind, told)
         while child.poll() is None and not told.stat().st_size:
             await asyncio.sleep(0.05)
         return child
 
     def _start(self, kind: str, told: Path) -> subprocess.Popen[bytes]:
-        program = ["-m", "tests.twin.supervising", self.url, str(self.spool), kind]
-        if kind == "command":
-            program = ["-m", "dispatch_core", "supervise", "--store", self.url, "--spool", str(self.spool)]
-        ends_with_this = ["setpriv", "--pdeathsig", "KILL"]
+        command = ["setpriv", "--pdeathsig", "KILL", sys.executable, *self.program(kind)]
         with told.open("wb") as log:
-            return subprocess.Popen([*ends_with_this, sys.executable, *program], stdout=log, stderr=log, cwd=ROOT)
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=os.environ | self.environment(kind))
+
+    def program(self, kind: str) -> list[str]:
+        """What to give to Python."""
+        if kind == "command":
+            return ["-m", "dispatch_core", "supervise", "--store", self.url, "--spool", str(self.spool)]
+        return ["-m", "tests.twin.supervising", self.url, str(self.spool), kind]
+
+    def environment(self, kind: str) -> dict[str, str]:
+        """What a process finds in its environment beside what this one has."""
+        return {}
 
     async def disturb(self, place: int) -> None:
         """One place: a process that lives, stalls and is ended, then another; the last one stays."""
         dice = random.Random(f"{self.seed} place {place}")
         while self.left > 0:
-            child = await self.start(place, dice.choice(self.form.kinds))
+            child = await self.start(place, self.kind(dice, place))
             try:
                 await self.pause(dice.uniform(0.8, 4.0))
-                while dice.random() < 0.6 and self.left > 0:
+                for _ in range(dice.choice((1, 1, 2)) if dice.random() < 0.7 or not self.counts["stops"] else 0):
                     await self.stall(child, dice)
                     await self.pause(dice.uniform(0.0, 2.0))
             finally:
@@ -185,10 +197,12 @@ class Twin:
                 child.wait()
             self.counts["kills"] += 1
             await self.pause(dice.uniform(0.0, 1.0))
-        self.children.append(await self.start(place, dice.choice(self.form.kinds)))
+        self.children.append(await self.start(place, self.kind(dice, place)))
 
     async def stall(self, child: subprocess.Popen[bytes], dice: random.Random) -> None:
         """Stopped in mid-step, for a moment or for longer than a lease; then it goes on where it was, or is ended."""
+        if self.left <= 0:
+            return
         long = dice.random() < 0.4
         seconds = self.form.longest_stop if long else dice.uniform(0.05, 2.0)
         child.send_signal(signal.SIGSTOP)

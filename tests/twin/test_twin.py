@@ -7,6 +7,7 @@ A seed draws the jobs, what happens to whom, and the kinds of the supervisors; w
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,6 @@ async def live(twin: Twin) -> None:
     print(f"\ntwin seed {twin.seed}")
     async with everything_ended(twin.spool):
         wrong = await twin.live()
-    print(twin.report())
+    print(f"{twin.report()}; {time.monotonic() - twin.began:.0f} s")
     assert wrong == []
     assert all(twin.counts[name] for name in ("runs", "kills", "stops"))
