@@ -84,13 +84,15 @@ class Twin:
         """Everything; one sentence for each law that was broken."""
         store = open_store(self.url)
         prepare(str(self.spool))
+        dice = [random.Random(f"{self.seed} place {place}") for place in range(PLACES)]
+        first = await asyncio.gather(*(self.start(place, self.kind(dice[place], place)) for place in range(PLACES)))
         self.began = time.monotonic()
         watching = asyncio.ensure_future(self.look_for_runners())
         deciding = asyncio.ensure_future(self.decide_what_waits(store))
         try:
             async with asyncio.timeout(self.form.seconds + self.form.calm_seconds), asyncio.TaskGroup() as group:
                 for place in range(PLACES):
-                    group.create_task(self.disturb(place))
+                    group.create_task(self.disturb(place, first[place], dice[place]))
                 group.create_task(self.end_runners())
                 for job in self.jobs:
                     group.create_task(self.attend_as_person(store, job))
@@ -180,11 +182,9 @@ class Twin:
         """What a process finds in its environment beside what this one has."""
         return {}
 
-    async def disturb(self, place: int) -> None:
+    async def disturb(self, place: int, child: subprocess.Popen[bytes], dice: random.Random) -> None:
         """One place: a process that lives, stalls and is ended, then another; the last one stays."""
-        dice = random.Random(f"{self.seed} place {place}")
         while self.left > 0:
-            child = await self.start(place, self.kind(dice, place))
             try:
                 await self.pause(dice.uniform(0.8, 4.0))
                 for _ in range(dice.choice((1, 1, 2)) if dice.random() < 0.7 or not self.counts["stops"] else 0):
@@ -197,7 +197,8 @@ class Twin:
                 child.wait()
             self.counts["kills"] += 1
             await self.pause(dice.uniform(0.0, 1.0))
-        self.children.append(await self.start(place, self.kind(dice, place)))
+            child = await self.start(place, self.kind(dice, place))
+        self.children.append(child)
 
     async def stall(self, child: subprocess.Popen[bytes], dice: random.Random) -> None:
         """Stopped in mid-step, for a moment or for longer than a lease; then it goes on where it was, or is ended."""
