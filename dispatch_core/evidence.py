@@ -57,8 +57,12 @@ class Capabilities(Value, frozen=True):
     """A run that the scheduler starts on its own comes back gated, once the gate was shut behind the run before."""
 
 
-class Sighting(Value, frozen=True):
-    """One object as one listing shows it."""
+class Sighting(Value, frozen=True, gc=False):
+    """One object as one listing shows it.
+
+    A value cannot be part of a cycle, so the garbage collector need not look at it: with tens of thousands of them in
+    each listing, its pauses would be every job's.
+    """
 
     id: str
     """The object's identity, never another's: where a scheduler gives its ids to others later, the name is in it."""

@@ -99,16 +99,23 @@ class Supervisor:
             await asyncio.shield(loop.leave())
         return record
 
-    async def attend(self, key: str, uid: str | None = None, *, until_outcome: bool = False) -> Record:
+    async def attend(
+        self, key: str, uid: str | None = None, *, until_outcome: bool = False, if_free: bool = False
+    ) -> Record:
         """As `run`, but where another supervisor has the job, wait and take over when it leaves; an outage of the store
-        is waited out, once the record was read."""
+        is waited out, once the record was read. `if_free`: raises Owned where another has the job to begin with."""
         uid = (await self.store.read(key, uid)).uid
         while True:
             try:
                 return await self.run(key, uid, until_outcome=until_outcome)
-            except (Owned, Displaced, StoreUnavailable) as hindrance:
-                log.info("job %s: %s; trying again", key, hindrance)
-                await asyncio.sleep(RECORD_SECONDS)
+            except Owned as owned:
+                if if_free:
+                    raise
+                log.info("job %s: %s; trying again", key, owned)
+            except (Displaced, StoreUnavailable) as hindrance:
+                log.warning("job %s: %s; trying again in %g s", key, hindrance, RECORD_SECONDS)
+            if_free = False
+            await asyncio.sleep(RECORD_SECONDS)
 
     async def sweep(self, record: Record) -> None:
         """One pass over a settled record, of which an object was seen alive (S2)."""

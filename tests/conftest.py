@@ -12,3 +12,4 @@ settings.load_profile("dispatch")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the steps of tests/histories anew, for a diff")
+    parser.addoption("--twin-seed", type=int, help="the seed of tests/twin, as a failed run has printed it")

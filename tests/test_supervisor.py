@@ -484,6 +484,16 @@ async def test_an_outage_of_the_store_is_waited_out(world: World, monkeypatch: p
     assert world.runs() == ["1.1"]
 
 
+@pytest.mark.promise("O1")
+async def test_one_that_attends_only_to_a_free_job_is_told_who_has_it(world: World) -> None:
+    await world.submit()
+    lease = await world.store.acquire(await world.store.read("job"), "first", 60.0)
+    with pytest.raises(Owned, match="first"):
+        await world.supervisor(name="second").attend("job", if_free=True)
+    await world.store.release(lease)
+    assert (await world.supervisor(name="second").attend("job", if_free=True)).settled
+
+
 @pytest.mark.promise("C3")
 @pytest.mark.promise("C5")
 @pytest.mark.parametrize("landed", [True, False])

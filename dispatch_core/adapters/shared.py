@@ -103,18 +103,24 @@ def keys_for(job: Job) -> list[Key]:
 
 
 class Sighted:
-    """All objects of one snapshot, sorted so that one job's are found without looking at every other job's."""
+    """All objects of one snapshot, sorted so that one job's are found without looking at every other job's.
+
+    It is made of nothing that the garbage collector has to look at again and again: tuples, not lists, for the one
+    object that most keys have.
+    """
 
     def __init__(self, sightings: Iterable[Sighting]) -> None:
         self.all = tuple(sightings)
-        self._by: dict[Key, list[Sighting]] = {}
-        self._news: dict[str, tuple[object, ...]] = {}
+        self._by: dict[Key, tuple[Sighting] | list[Sighting]] = {}
+        self._ids: dict[str, Sighting] = {}
         for sighting in self.all:
-            keys = keys_of(sighting)
-            for key in keys:
-                self._by.setdefault(key, []).append(sighting)
-            shown = (sighting.state, sighting.run, sighting.hold, sighting.end, sighting.earlier_ends)
-            self._news[sighting.id] = (keys, *shown)
+            self._ids[sighting.id] = sighting
+            for key in keys_of(sighting):
+                rows = self._by.setdefault(key, (sighting,))
+                if isinstance(rows, list):
+                    rows.append(sighting)
+                elif rows[0] is not sighting:
+                    self._by[key] = [*rows, sighting]
 
     def of(self, job: Job) -> tuple[Sighting, ...]:
         """The objects that concern a job."""
@@ -123,13 +129,28 @@ class Sighted:
 
     def changed(self, before: Sighted) -> frozenset[Key]:
         """The keys of all objects that came, went or changed, other than by their progress."""
-        ids = {id for id, news in self._news.items() if before._news.get(id) != news}
-        ids |= before._news.keys() - self._news.keys()
+        ids = {id for id, now in self._ids.items() if _is_other(now, before._ids.get(id))}
+        ids |= before._ids.keys() - self._ids.keys()
         rows = [*self._rows(ids), *before._rows(ids)]
         return frozenset(key for sighting in rows for key in keys_of(sighting))
 
     def _rows(self, ids: Iterable[str]) -> list[Sighting]:
         return [sighting for id in ids for sighting in self._by.get(("id", id), ())]
+
+
+def _is_other(now: Sighting, before: Sighting | None) -> bool:
+    """Whether an object is shown otherwise than before, its progress aside."""
+    if before is None:
+        return True
+    return (now.state, now.run, now.hold, now.name, now.key, now.end, now.earlier_ends) != (
+        before.state,
+        before.run,
+        before.hold,
+        before.name,
+        before.key,
+        before.end,
+        before.earlier_ends,
+    )
 
 
 class Snapshot:
@@ -154,6 +175,16 @@ class Snapshot:
 
     def everything(self) -> Listing:
         return Listing(objects=self.sighted.all, began=self.began, ended=self.ended, complete=not self.misses(None))
+
+
+LARGE = 1000
+"""Objects from which on two snapshots are compared in a thread: no job of the loop must wait for it."""
+
+
+async def _changed(after: Sighted, before: Sighted) -> frozenset[Key]:
+    if len(after.all) < LARGE:
+        return after.changed(before)
+    return await asyncio.to_thread(after.changed, before)
 
 
 KEPT_CHANGES = 64
@@ -236,7 +267,7 @@ class Listings:
         snapshot, before = await self._take(), self._latest
         if before is not None:
             snapshot.number = before.number + 1
-            changed = snapshot.sighted.changed(before.sighted)
+            changed = await _changed(snapshot.sighted, before.sighted)
             self._changes.append((snapshot.number, changed))
             for woken in {woken for key in changed for woken in self._watching.get(key, ())}:
                 if not woken.done():

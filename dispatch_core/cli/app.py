@@ -146,7 +146,8 @@ def supervise(
 ) -> int:
     """Supervise one job, or every job that nobody supervises.
 
-    With KEY, until that job is settled; exits with its outcome. Without it, until Ctrl-C."""
+    With KEY, until that job is settled; exits with its outcome, or at once where another supervisor has the job. An
+    outage of the store is waited out. Without KEY, until Ctrl-C."""
     from dispatch_core.cli import launching
 
     return launching.supervise(_session(store, spool, output), key, once)

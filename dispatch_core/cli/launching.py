@@ -118,7 +118,7 @@ def run(session: Session, file: str, new: bool) -> int:
                 owner = (await looking.read_status(plain, record.key, record.uid)).supervisor
                 if owner is not None:
                     screen.say(f"{owner} supervises it: this follows, and takes over when that one leaves")
-            return await _attend(session, store, record, job.scheduler)
+            return await _attend(session, store, record)
 
     return until_left(session, job.key, work)
 
@@ -132,19 +132,17 @@ def supervise(session: Session, key: str | None, once: bool) -> int:
     async def work() -> int:
         async with session.opened() as plain:
             store = Told(plain, teller(session.screen, session))
-            record = await store.read(key)
-            async with session.scheduler(record.scheduler) as adapter:
-                settled = await Supervisor(store, adapter, secrets=sources.read_secret).run(record.key, record.uid)
-            return await _finished(session, plain, settled)
+            return await _attend(session, store, await store.read(key), if_free=True)
 
     return until_left(session, key, work)
 
 
-async def _attend(session: Session, store: Store, record: Record, scheduler: str) -> int:
-    async with session.scheduler(scheduler) as adapter:
+async def _attend(session: Session, store: Store, record: Record, *, if_free: bool = False) -> int:
+    """Supervise a job until it is settled; `if_free`: leave it to another who has it already."""
+    async with session.scheduler(record.scheduler) as adapter:
         supervisor = Supervisor(store, adapter, secrets=sources.read_secret)
         with logged(session.screen):
-            settled = await supervisor.attend(record.key, record.uid)
+            settled = await supervisor.attend(record.key, record.uid, if_free=if_free)
     return await _finished(session, store, settled)
 
 

@@ -7,12 +7,13 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dispatch_core.adapters.contract import Launch, Target
 from dispatch_core.adapters.local.scheduler import LocalScheduler
-from dispatch_core.errors import KeyTaken
+from dispatch_core.errors import KeyTaken, StoreUnavailable
 from dispatch_core.plan import Spec
 from dispatch_core.record import Answer, Kind, Record, Reply, State
 from dispatch_core.stores.sql import SqlStore
@@ -407,6 +408,35 @@ def test_supervise_leaves_a_job_to_the_one_that_has_it(cli: Cli) -> None:
     ran = cli("supervise", "k")
     assert (ran.code, ran.out) == (6, "")
     assert ran.err.startswith("dispatch: job 'k' is supervised by supervisor here")
+
+
+def test_supervise_waits_an_outage_of_the_store_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when another has the job by the time that the store answers again: it follows, and takes over."""
+    monkeypatch.setattr("dispatch_core.supervisor.RECORD_SECONDS", 0.1)
+    cli("submit", cli.job("k", "true"))
+    real, failures = SqlStore.commit, 0
+
+    async def fail(self: SqlStore, record: Record, **how: Any) -> Record:
+        nonlocal failures
+        if record.submissions and failures < 3:
+            failures += 1
+            if failures == 3:
+                await taken(self, record)
+            raise StoreUnavailable("the database is restarting")
+        return await real(self, record, **how)
+
+    async def taken(store: SqlStore, record: Record) -> None:
+        (listed,) = await store.jobs()
+        assert listed.owner is not None
+        await store.acquire(record, listed.owner, 0.0)
+        await store.acquire(record, "supervisor there", 0.5)
+
+    monkeypatch.setattr(SqlStore, "commit", fail)
+    ran = cli("supervise", "k")
+    assert failures == 3
+    assert (ran.code, ran.out) == (0, "job 'k' has succeeded by dispatch:default: 1 submission, 1 run\n")
+    assert ran.err.count("the database is restarting; trying again in 0.1 s") == 3
+    assert cli.read("k").settled
 
 
 def test_another_store_is_upgraded_by_name_only(cli: Cli) -> None:

@@ -23,8 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WAITING_SECONDS = 0.1
-"""How often a runner that waits (for a slot, for a release) looks again."""
+WAITING_SECONDS, LONGEST_WAITING_SECONDS = 0.1, 0.5
+"""How soon a runner that waits (for a slot, for a release) looks again, at first and in the end: many may wait long."""
 LOOKING_SECONDS = 0.2
 """How often the runner of a payload looks for a stop."""
 MESSAGE_LENGTH = 1000
@@ -92,13 +92,15 @@ class Runner:
 
     def _wait(self, slots: int) -> int | None:
         """Wait for a release and a slot, and launch; the slot. None: the run is not wanted any more."""
+        pause = WAITING_SECONDS
         while self._is_wanted():
             slot = None if spool.has(self.folder, spool.HOLD) else self._slot(slots)
             if slot is not None:
                 if self._launch():
                     return slot
                 os.close(slot)
-            time.sleep(WAITING_SECONDS)
+            time.sleep(pause)
+            pause = min(pause * 1.2, LONGEST_WAITING_SECONDS)
         return None
 
     def _slot(self, slots: int) -> int | None:
