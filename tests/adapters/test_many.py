@@ -20,8 +20,9 @@ from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.adapters.shared import Listings, Snapshot
 from dispatch_core.client import Client
 from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting
+from dispatch_core.names import object_name
 from dispatch_core.plan import Cause, End, Plan, Spec
-from dispatch_core.record import Answer, Record, Reply, Result, State, object_name
+from dispatch_core.record import Answer, Record, Reply, Result, State
 from dispatch_core.stores.memory import MemoryStore
 from dispatch_core.supervisor import Supervisor
 

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from dispatch_core.adapters.contract import Job
 from dispatch_core.adapters.shared import Listings, Snapshot
 from dispatch_core.evidence import Sighting
-from dispatch_core.record import State, object_name
+from dispatch_core.names import object_name
+from dispatch_core.record import State
 
 TICK_SECONDS = 0.005
 
