@@ -24,7 +24,7 @@ from airflow_provider.sites import Site, site
 from dispatch_core.client import Client
 from dispatch_core.errors import DispatchError, Displaced, NotFound, Owned
 from dispatch_core.record import Record
-from dispatch_core.supervisor import RECORD_SECONDS, Supervisor
+from dispatch_core.supervisor import Supervisor
 
 SETTLE_SECONDS = 120.0
 
@@ -149,7 +149,7 @@ class DispatchTrigger(BaseTrigger):
                 return await supervisor.run(self.key, self.uid, until_outcome=until_outcome)
             except (Owned, Displaced) as hindrance:
                 self._tell(str(hindrance))
-            await asyncio.sleep(RECORD_SECONDS)
+            await asyncio.sleep(supervisor.record_seconds)
             self._tell_wait(await supervisor.store.read(self.key, self.uid))
 
     async def _supervisor(self, place: Site, record: Record) -> Supervisor:

@@ -36,9 +36,6 @@ from dispatch_core.turn import Send, Start
 
 log = logging.getLogger(__name__)
 
-RECORD_SECONDS = 5.0
-"""While it waits, a supervisor reads its record this often: a person's cancel or hold is seen within it."""
-
 Secrets = Callable[[Secret], Awaitable[str]]
 """Reads one secret; raises DispatchError where it cannot be read."""
 
@@ -55,6 +52,9 @@ class Supervisor:
     `drain_seconds`: when it is cancelled, the step in flight may take this long to end; past it the step is abandoned,
     and its call stays unknown.
     """
+
+    record_seconds = 5.0
+    """While it waits, it reads its record this often: a person's cancel or hold is seen within it."""
 
     def __init__(
         self,
@@ -113,9 +113,9 @@ class Supervisor:
                     raise
                 log.info("job %s: %s; trying again", key, owned)
             except (Displaced, StoreUnavailable) as hindrance:
-                log.warning("job %s: %s; trying again in %g s", key, hindrance, RECORD_SECONDS)
+                log.warning("job %s: %s; trying again in %g s", key, hindrance, self.record_seconds)
             if_free = False
-            await asyncio.sleep(RECORD_SECONDS)
+            await asyncio.sleep(self.record_seconds)
 
     async def sweep(self, record: Record) -> None:
         """One pass over a settled record, of which an object was seen alive (S2)."""
@@ -326,7 +326,7 @@ class _Loop:
         """Until the watch, the timer, or a change of the record that somebody else committed."""
         until = _monotonic() + seconds
         while (left := until - _monotonic()) > 0:
-            part = min(left, RECORD_SECONDS)
+            part = min(left, self.s.record_seconds)
             began = _monotonic()
             await self.s.adapter.watch(Job.of(self.record), part)
             await self._renew()

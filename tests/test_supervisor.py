@@ -468,7 +468,7 @@ async def test_an_outage_of_the_scheduler_costs_no_attempt_and_no_budget(world: 
 
 
 async def test_an_outage_of_the_store_is_waited_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatch_core.supervisor.RECORD_SECONDS", 0.1)
+    monkeypatch.setattr("dispatch_core.supervisor.Supervisor.record_seconds", 0.1)
     await world.submit("sleep 0.5")
     failures = 0
 

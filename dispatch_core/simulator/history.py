@@ -211,6 +211,7 @@ class History:
             now=lambda: self._own_now(being),
             fresh_id=self.world.fresh_id,
         )
+        supervisor.record_seconds = being.tape.among((30.0, 5.0, 15.0))
         until_outcome = self.calm_at is None and being.tape.chance(0.1)
         self.world.begin(
             being,

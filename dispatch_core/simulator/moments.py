@@ -78,13 +78,14 @@ class Moments:
             if not world.faults.has(fault):
                 continue
             for _ in range(tape.below(2 if fault in ONCE else 4)):
-                match tape.below(3):
+                match tape.below(4):
                     case 0:
                         world.clock.at(tape.seconds(0.0, lasts), self._happen, fault)
                     case 1:
                         self._at_event.setdefault(tape.among((5, 10, 20, 40, 80)) + tape.below(40), []).append(fault)
                     case _:
-                        self._at_turn.setdefault(tape.among(TURNS), []).append(fault)
+                        turn = tape.among(FITTING.get(fault, TURNS))
+                        self._at_turn.setdefault(turn, []).append(fault)
 
     def see(self, event: Event) -> None:
         """Count the events that a moment may be at, and look for those that a moment may follow."""
@@ -217,7 +218,7 @@ class Moments:
             or any(attempt.missing is not None for s in record.submissions for attempt in s.attempts)
         )
         if lie is None or (self.world.now > lie[1] and not counted):
-            most = self.world.bounds.absence_seconds * self.tape.seconds(0.2, 0.9)
+            most = self.world.bounds.absence_seconds * self.tape.among((0.9, 0.6, 0.3))
             self.world.lie = (self.world.now, self.world.now + most, about.id if about is not None else None)
         return True
 
@@ -270,6 +271,19 @@ LIES = (Fault.FIND_EMPTY, Fault.FIND_HIDES)
 
 TURNS = ("outcome", "intent", "submission", "attempt 2", "attempt 3", "call", "hold", "requeue", "object")
 """Turning points of a job, that a moment may follow."""
+
+FITTING = {
+    Fault.CANCEL: ("intent", "submission", "attempt 2", "attempt 3", "requeue", "call"),
+    Fault.HOLD: ("submission", "requeue", "attempt 2", "intent"),
+    Fault.RELEASE: ("hold",),
+    Fault.FIND_EMPTY: ("outcome", "attempt 3"),
+    Fault.FIND_HIDES: ("outcome", "object", "requeue", "submission"),
+    Fault.OWN_REQUEUE: ("outcome", "intent", "requeue", "submission"),
+    Fault.ADMIN_REQUEUES: ("outcome", "intent", "submission"),
+    Fault.ROLLED_BACK: ("outcome", "submission"),
+    Fault.RESTART: ("object", "requeue", "submission", "outcome"),
+}
+"""The turning points at which a moment does the most harm."""
 
 
 def turns(before: Record, after: Record) -> Iterator[str]:

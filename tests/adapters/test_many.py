@@ -147,7 +147,7 @@ async def test_one_query_a_pass_for_all_supervised_jobs(
     cluster: Cluster, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each job has its own supervising loop; while nothing happens to any, nobody lists, and one poller looks."""
-    monkeypatch.setattr("dispatch_core.supervisor.RECORD_SECONDS", 600.0)
+    monkeypatch.setattr("dispatch_core.supervisor.Supervisor.record_seconds", 600.0)
     store: Any = MemoryStore()
     client = Client(store, "person ann")
     records = [await client.submit(f"job{n}", SPEC, Plan(), scheduler="many") for n in range(count)]

@@ -412,7 +412,7 @@ def test_supervise_leaves_a_job_to_the_one_that_has_it(cli: Cli) -> None:
 
 def test_supervise_waits_an_outage_of_the_store_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when another has the job by the time that the store answers again: it follows, and takes over."""
-    monkeypatch.setattr("dispatch_core.supervisor.RECORD_SECONDS", 0.1)
+    monkeypatch.setattr("dispatch_core.supervisor.Supervisor.record_seconds", 0.1)
     cli("submit", cli.job("k", "true"))
     real, failures = SqlStore.commit, 0
 

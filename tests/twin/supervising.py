@@ -67,7 +67,7 @@ async def attend_to_everything(store: Store, scheduler: LocalScheduler) -> None:
 
 async def supervise(url: str, spool: Path, kind: str, host: str = "") -> None:
     """Until SIGTERM."""
-    loop.RECORD_SECONDS = 1.0
+    loop.Supervisor.record_seconds = 1.0
     store, scheduler = open_store(url), connect(spool, clock_of_host(Path(host)) if host else now)
     print(UP, time.time(), flush=True)
     if kind == "leased":
