@@ -1,0 +1,111 @@
+"""Whole campaigns: no promise is broken in a thousand histories, every fault comes, and every guard is missed.
+
+The seeds and the hash kept beside this file belong to the code as it is: what changes a decision, a draw or a law changes
+them. `pytest --rewrite` writes the hash anew, `dispatch simulate --guards -o json` prints the seeds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.guards import GUARDS
+from dispatch_core.simulator.campaign import Counted, campaign, quiet, run_seed, run_seeds
+from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.guarding import removable
+from dispatch_core.simulator.history import Asked
+from dispatch_core.simulator.points import every_point
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+HASH = HERE / "hash.txt"
+CAUGHT = json.loads((HERE / "guards.json").read_text())["guards"]
+FAILED = [int(line.split()[0]) for line in (HERE / "failed.txt").read_text().splitlines() if line[:1].isdigit()]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    quiet()
+
+
+
+@pytest.mark.promise("V1")
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+@pytest.mark.promise("P3")
+@pytest.mark.promise("P4")
+@pytest.mark.promise("O2")
+@pytest.mark.case("T8")
+@pytest.mark.case("T49")
+def test_no_promise_is_broken_in_a_thousand_histories() -> None:
+    counted = campaign(0, 1000, Asked())
+    assert counted.found == []
+    assert counted.missing(tuple(Fault)) == []
+    assert counted.tame() == []
+    assert counted.totals["explained"] > 1000
+
+
+@pytest.mark.parametrize("seed", FAILED)
+def test_what_failed_once_holds(seed: int) -> None:
+    assert run_seed(seed, Asked()).violations == []
+
+
+@pytest.mark.promise("V2")
+@pytest.mark.parametrize("caught", [c for c in CAUGHT if c["caught"]], ids=lambda caught: caught["name"])
+def test_each_guard_is_missed(caught: dict[str, object]) -> None:
+    seed, removed = int(str(caught["seed"])), tuple(caught["removed"])  # type: ignore[arg-type]
+    assert run_seed(seed, Asked(), removed).violations
+    assert run_seed(seed, Asked()).violations == []
+
+
+@pytest.mark.promise("V2")
+def test_every_guard_of_the_first_line_was_caught() -> None:
+    known = {caught["name"]: caught for caught in CAUGHT}
+    assert set(known) == {guard.name for guard in removable()}
+    assert [g.name for g in removable() if g.line == 1 and not known[g.name]["caught"]] == []
+    early = [c for c in CAUGHT if c["line"] == 1 and c["caught"] and c["histories"] <= 1000]
+    assert len(early) * 2 >= sum(g.line == 1 for g in removable())
+    histories = HERE.parent / "histories"
+    assert [g.name for g in GUARDS.values() if not (histories / f"{g.history}.txt").exists()] == []
+
+
+def test_the_same_seeds_are_the_same_histories_everywhere(request: pytest.FixtureRequest) -> None:
+    """On every Python that this runs on, and whatever PYTHONHASHSEED is."""
+    told = hash_of("1"), hash_of("2")
+    if request.config.getoption("--rewrite"):
+        HASH.write_text(told[0] + "\n")
+    assert told[0] == told[1]
+    assert told[0] == HASH.read_text().strip()
+
+
+def hash_of(hash_seed: str) -> str:
+    code = (
+        "from dispatch_core.simulator.campaign import quiet, run_seeds; from dispatch_core.simulator.history import Asked;"
+        "quiet(); print(run_seeds(range(40), Asked()).hash)"
+    )
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.check_output([sys.executable, "-c", code], text=True, env=env, cwd=ROOT).strip()
+
+
+def test_workers_change_nothing() -> None:
+    assert campaign(0, 45, Asked(), workers=2).hash == run_seeds(range(45), Asked()).hash
+
+
+@pytest.mark.promise("R1")
+@pytest.mark.case("T7")
+def test_a_crash_and_a_stall_at_every_single_point() -> None:
+    counted, points = every_point(range(1), Asked(supervisors=1))
+    assert points > 30
+    assert counted.seeds == 6 * points
+    assert counted.found == []
+
+
+def test_explain_is_the_decision() -> None:
+    counted = Counted()
+    for seed in range(40):
+        counted.add(run_seed(seed, Asked(explained=True)))
+    assert counted.found == []
+    assert counted.totals["explained"] > 500
