@@ -1,4 +1,4 @@
-"""What every test shares: the plugin that counts promises, a PostgreSQL and a MariaDB server for those that ask for one,
+"""What every test shares: the plugin that counts promises, a PostgreSQL and a MariaDB server for who asks for one,
 pytester for the plugin's own tests, and hypothesis without a deadline, since a busy machine is no failure."""
 
 import pytest

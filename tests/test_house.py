@@ -21,7 +21,11 @@ NOT_USED = [
     *("handle", "reconcile"),
 ]
 # Names that a library demands, each with the library.
-DEMANDED = {"__version__": "Python's own name for it", "process_result_value": "SQLAlchemy's TypeDecorator"}
+DEMANDED = {
+    "__version__": "Python's own name for it",
+    "process_bind_param": "SQLAlchemy's TypeDecorator",
+    "process_result_value": "the same",
+}
 
 NO_ROOMS = {"utils", "util", "helpers", "common", "types", "constants", "base", "misc"}
 

@@ -17,6 +17,7 @@ import typer
 from dispatch_core.cli.exits import TABLE
 from dispatch_core.cli.screen import Screen
 from dispatch_core.cli.session import Session
+from dispatch_core.errors import BadInput
 
 ABOUT = """Launches long jobs on a scheduler, never twice, and keeps one durable record of each.
 
@@ -52,6 +53,15 @@ class Came(StrEnum):
     FAILED = "failed"
 
 
+def _text(argument: str | None) -> str | None:
+    """An argument as it was given, where it is text. Raises BadInput."""
+    try:
+        (argument or "").encode()
+    except UnicodeEncodeError:
+        raise BadInput(f"{argument!r} is not UTF-8 text, and nothing here has such a name") from None
+    return argument
+
+
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -61,6 +71,7 @@ StoreOption = Annotated[
         help="SQLAlchemy URL of the records: sqlite:///jobs.db, postgresql://user@host/name. Default: a SQLite file in"
         " your data directory.",
         show_default=False,
+        callback=_text,
     ),
 ]
 SpoolOption = Annotated[
@@ -75,7 +86,8 @@ SpoolOption = Annotated[
 ]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="json: JSON alone on standard output.")]
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="The job file; - reads standard input.")]
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The job's key.")]
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The job's key.", callback=_text)]
 NewOption = Annotated[bool, typer.Option("--new", help="Make the next record under the key of a settled job.")]
 RevisionOption = Annotated[
     int | None,
@@ -137,7 +149,8 @@ def submit(
 @app.command()
 def supervise(
     key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="One job; without it, every unattended one.")
+        str | None,
+        typer.Argument(metavar="[KEY]", help="One job; without it, every unattended one.", callback=_text),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Without KEY: leave when nothing is left to be done.")] = False,
     store: StoreOption = None,
@@ -320,6 +333,25 @@ def upgrade(store: StoreOption = None, output: OutputOption = Output.TEXT) -> in
     from dispatch_core.cli import database as tables
 
     return tables.upgrade_store(_session(store, None, output))
+
+
+@database.command()
+def prune(
+    settled_before: Annotated[
+        str,
+        typer.Option("--settled-before", metavar="WHEN", help="2026-01-31, 2026-01-31T18:00:00Z, or 30d: so long ago."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say how many it would be.")] = False,
+    store: StoreOption = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Delete the records of jobs that were settled long ago, with their histories.
+
+    A record goes if it is settled and nothing has changed it since WHEN; one that is not settled never does. Its key
+    can then be submitted as if for the first time."""
+    from dispatch_core.cli import database as tables
+
+    return tables.prune_store(_session(store, None, output), settled_before, dry_run)
 
 
 if find_spec("dispatch_core.demo") is not None:

@@ -11,8 +11,10 @@ records and leases; it decides nothing.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,8 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dispatch_core.errors import CommitUnknown, UnreadableRecord
 from dispatch_core.record import Record
-from dispatch_core.stores import rules
-from dispatch_core.stores.contract import Change, Lease, Listed
+from dispatch_core.stores import prune, rules
+from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
 from dispatch_core.stores.engine import BROKEN, TRANSACTION_SECONDS, WRITES, is_repeatable, make_engine, refusal
 from dispatch_core.stores.schema import DatabaseTime, history, job
 
@@ -87,7 +89,7 @@ class SqlStore:
 
     async def read(self, key: str, uid: str | None = None) -> Record:
         rows = await self._read(_all(_newest(key, uid)))
-        if not rows:
+        if not rows or rows[0].key != key:  # MySQL takes no notice of spaces at the end
             raise rules.not_found(key, uid)
         return _record(rows[0])
 
@@ -121,8 +123,7 @@ class SqlStore:
     ) -> list[Listed]:
         wanted = [] if settled is None else [job.c.settled == settled]
         if key_prefix:
-            # Not LIKE: SQLite's takes `a` for `A`.
-            wanted.append(func.substr(job.c.key, 1, len(key_prefix)) == key_prefix)
+            wanted += _begins_with(key_prefix, self._engine.dialect.name)
         if uids is None:
             later = job.alias()
             wanted.append(~select(later.c.uid).where(later.c.key == job.c.key, later.c.number > job.c.number).exists())
@@ -143,7 +144,7 @@ class SqlStore:
     async def history(self, key: str, uid: str | None = None) -> list[Change]:
         async def work(connection: AsyncConnection) -> list[Row[Any]] | None:
             row = (await connection.execute(_newest(key, uid))).first()
-            if row is None:
+            if row is None or row.key != key:
                 return None
             rows = select(history).where(history.c.uid == row.uid).order_by(history.c.revision)
             return list(await connection.execute(rows))
@@ -187,6 +188,24 @@ class SqlStore:
             await connection.execute(update(job).where(_held(lease)).values(lease_owner=None, lease_until=None))
 
         await self._write(work)
+
+    async def prune(self, before: datetime, *, trial: bool = False) -> Pruned:
+        deleted, kept = 0, set[str]()
+        after: prune.Place | None = None
+        while rows := await self._read(_all(prune.old_ones(before, after))):
+            after = (rows[-1].key, rows[-1].number)
+            old = prune.readable(rows, kept)
+            deleted += len(old) if trial else await self._drop(old, before)
+        return Pruned(deleted=deleted, unreadable=len(kept))
+
+    async def _drop(self, rows: list[Row[Any]], before: datetime) -> int:
+        gone = set[str]()  # told over all tries: repeated after it landed, it finds nothing left to delete
+
+        async def work(connection: AsyncConnection) -> None:
+            await prune.drop(connection, rows, before, gone)
+
+        await self._write(work)
+        return len(gone)
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -286,6 +305,17 @@ def _listing(wanted: Iterable[ColumnElement[bool]]) -> Select[Any]:
     return select(*columns).where(*wanted).order_by(job.c.updated.desc(), job.c.key, job.c.number)
 
 
+def _begins_with(prefix: str, dialect: str) -> list[ColumnElement[bool]]:
+    """Whether a key begins so, in words that an index can answer. SQLite's LIKE takes `a` for `A`: it gets a range."""
+    if dialect != "sqlite":
+        return [job.c.key.startswith(prefix, autoescape=True)]
+    last = ord(prefix[-1]) + 1
+    if 0xD800 <= last <= 0xDFFF:
+        last = 0xE000  # there are no characters between
+    ends = [job.c.key < prefix[:-1] + chr(last)] if last <= sys.maxunicode else []
+    return [job.c.key >= prefix, *ends, func.substr(job.c.key, 1, len(prefix)) == prefix]
+
+
 def _all(query: Select[Any]) -> Work[list[Row[Any]]]:
     async def work(connection: AsyncConnection) -> list[Row[Any]]:
         return list(await connection.execute(query))
@@ -306,6 +336,7 @@ def _listed(row: Row[Any]) -> Listed:
     return Listed(
         key=row.key,
         uid=row.uid,
+        revision=row.revision,
         record=record,
         problem=problem,
         created=row.created,

@@ -114,7 +114,7 @@ class OnSqlite(OnSql):
 
     async def wait(self, seconds: float) -> None:
         for table, columns in TIMES.items():
-            back = [f"{name} = strftime('%Y-%m-%d %H:%M:%f', {name}, '-{seconds} seconds')" for name in columns]
+            back = [f"{name} = strftime('%Y-%m-%d %H:%M:%f000', {name}, '-{seconds} seconds')" for name in columns]
             self.query(f"UPDATE {table} SET {', '.join(back)}")
 
     async def open_breakable(self) -> SqlStore:
@@ -181,7 +181,7 @@ class OnServer(OnSql):
             await self.query(statement)
 
     async def refuse(self, table: str, when: str, refusal: Refusal, *, of: int = 3) -> None:
-        """From now on a write of this kind (`INSERT`, `UPDATE`) is refused; only every `of`-th gets through (0: none)."""
+        """From now on each such write (`INSERT`, `UPDATE`) is refused but every `of`-th; 0: every one."""
         raise NotImplementedError
 
     async def deadlocks(self) -> int:

@@ -13,7 +13,7 @@ from dispatch_core.errors import CommitUnknown, Conflict, StoreUnavailable
 from dispatch_core.record import Record, encode
 from dispatch_core.stores.contract import Lease
 from dispatch_core.stores.sql import SqlStore
-from tests.stores.databases import OnPostgres, OnServer, OnSqlite, Refusal
+from tests.stores.databases import OnServer, OnSqlite, Refusal
 from tests.stores.proxy import Moment
 from tests.stores.records import commit_id, committed, created, fresh, held, keep_trying
 
@@ -246,7 +246,7 @@ class TestEveryStep:
         record = await created(store)
         async with (await server.open())._engine.connect() as silent:
             await silent.exec_driver_sql("SELECT 1 FROM dispatch_job FOR UPDATE")
-            with pytest.raises(StoreUnavailable, match="TimeoutError|Lock wait timeout"):
+            with pytest.raises(StoreUnavailable, match=r"TimeoutError|Lock wait timeout"):
                 await committed(store, held(record, "ada"))
         assert (await committed(store, held(record, "ada"))).revision == 2
 

@@ -202,7 +202,7 @@ class TestConnections:
         store = await mariadb.open()
         await store.jobs()
         async with store._engine.connect() as connection:
-            asked = "SELECT @@innodb_lock_wait_timeout, @@transaction_isolation, @@character_set_client"
+            asked = "SELECT @@innodb_lock_wait_timeout, @@tx_isolation, @@character_set_client"
             (row,) = await connection.exec_driver_sql(asked)
         assert tuple(row) == (15, "READ-COMMITTED", "utf8mb4")
 
