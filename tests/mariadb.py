@@ -86,7 +86,7 @@ class MariadbServer:
         self.child.wait()
 
     def stop(self) -> None:
-        if self.child is not None:
+        if self.child is not None and self.child.poll() is None:
             self.crash()  # nothing in it is wanted any more
 
 

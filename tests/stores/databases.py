@@ -1,5 +1,6 @@
 """The databases of the conformance suite, each with the means to look behind its store and to break its connections."""
 
+import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -185,8 +186,16 @@ class OnServer(OnSql):
         raise NotImplementedError
 
     async def deadlocks(self) -> int:
-        """How many deadlocks the server has found since it was started."""
+        """How many deadlocks the server has found since it was started; to be asked while no store is connected."""
         raise NotImplementedError
+
+    async def waiting(self) -> bool:
+        """Whether one of this database's connections waits for what another holds."""
+        raise NotImplementedError
+
+    async def until_waiting(self) -> None:
+        while not await self.waiting():
+            await asyncio.sleep(0.02)
 
     async def hang_up(self) -> None:
         """End every connection to this database."""
@@ -213,6 +222,9 @@ class OnServer(OnSql):
             for table in TIMES:
                 await self.query(f"DELETE FROM {table}")
             self._shelf.put_back(self._name)
+
+
+OTHERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 class OnPostgres(OnServer):
@@ -243,15 +255,15 @@ class OnPostgres(OnServer):
         )
 
     async def deadlocks(self) -> int:
-        await self.query("SELECT pg_stat_clear_snapshot()")
-        rows = await self.query("SELECT sum(deadlocks) FROM pg_stat_database")
-        return int(rows[0][0])
+        while len(await self.query(f"{OTHERS} AND application_name = 'dispatch'")) > 0:
+            await asyncio.sleep(0.02)  # a connection hands its counts in when it ends
+        return int((await self.query("SELECT sum(deadlocks) FROM pg_stat_database"))[0][0])
+
+    async def waiting(self) -> bool:
+        return len(await self.query(f"{OTHERS} AND wait_event_type = 'Lock'")) > 0
 
     async def hang_up(self) -> None:
-        await self.query(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
+        await self.query(OTHERS.replace("pid", "pg_terminate_backend(pid)", 1))
 
 
 class OnMariadb(OnServer):
@@ -282,6 +294,9 @@ class OnMariadb(OnServer):
 
     async def deadlocks(self) -> int:
         return int((await self.query("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"))[0][1])
+
+    async def waiting(self) -> bool:
+        return len(await self.query("SELECT 1 FROM information_schema.innodb_lock_waits")) > 0
 
     async def hang_up(self) -> None:
         asked = "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
