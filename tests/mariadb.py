@@ -7,7 +7,6 @@ need them are skipped with that reason. Nothing is ended but the one server that
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import START_SECONDS, as_another_user, free_port
+from tests.postgres import START_SECONDS, as_another_user, folder_for, free_port
 
 SCRIPTS = Path("/usr/share/mysql")
 MAKING = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
@@ -96,10 +95,9 @@ def program() -> Path | None:
 
 
 @contextmanager
-def running(program: Path, *, durable: bool = False) -> Iterator[MariadbServer]:
-    folder = Path(tempfile.mkdtemp(prefix="dispatch-mariadb-"))
+def running(program: Path, *, durable: bool = False, in_memory: bool = False) -> Iterator[MariadbServer]:
+    folder = folder_for("mariadb", in_memory=in_memory)
     try:
-        folder.chmod(0o755)
         as_another_user(folder)
         server = MariadbServer(program, folder, durable, port=free_port())
         server.make()

@@ -47,6 +47,7 @@ class PostgresServer:
             "fsync": "on" if self.durable else "off",
             "recovery_init_sync_method": "syncfs",  # else it opens each of its thousand files when it starts again
             "max_connections": 200,
+            "dynamic_shared_memory_type": "mmap",  # in its folder, so that nothing of it stays behind
         }
         settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         command = [*as_another_user(self.folder), self.programs / "postgres", "-D", self.folder / "data", *settings]
@@ -94,6 +95,15 @@ def as_another_user(folder: Path) -> list[str]:
     return [*prefix, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
 
 
+def folder_for(kind: str, *, in_memory: bool) -> Path:
+    """A new folder, which another user can enter. A durable server syncs each file, which is quick in memory."""
+    memory, enough = Path("/dev/shm"), 400_000_000  # noqa: S108 - mkdtemp makes a folder of its own in it
+    there = in_memory and memory.is_dir() and shutil.disk_usage(memory).free > enough
+    folder = Path(tempfile.mkdtemp(prefix=f"dispatch-{kind}-", dir=memory if there else None))
+    folder.chmod(0o755)
+    return folder
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -101,10 +111,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(programs: Path, *, durable: bool = False) -> Iterator[PostgresServer]:
-    folder = Path(tempfile.mkdtemp(prefix="dispatch-postgres-"))
+def running(programs: Path, *, durable: bool = False, in_memory: bool = False) -> Iterator[PostgresServer]:
+    folder = folder_for("postgres", in_memory=in_memory)
     try:
-        folder.chmod(0o755)
         prefix, data = as_another_user(folder), folder / "data"
         making = [programs / "initdb", "-D", data, "-U", "dispatch", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]
         subprocess.run([*prefix, *making], check=True, capture_output=True, cwd=folder, timeout=START_SECONDS)

@@ -33,11 +33,11 @@ def durable(request: pytest.FixtureRequest) -> Iterator[PostgresServer | Mariadb
         if request.param == "postgresql":
             if (programs := postgres.binaries()) is None:
                 pytest.skip("PostgreSQL's server is not installed: apt-get install postgresql-15")
-            yield stack.enter_context(postgres.running(programs, durable=True))
+            yield stack.enter_context(postgres.running(programs, durable=True, in_memory=True))
         else:
             if (program := mariadb.program()) is None:
                 pytest.skip("MariaDB's server is not installed: apt-get install mariadb-server-core")
-            yield stack.enter_context(mariadb.running(program, durable=True))
+            yield stack.enter_context(mariadb.running(program, durable=True, in_memory=True))
 
 
 @dataclass
