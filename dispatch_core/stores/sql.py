@@ -18,12 +18,13 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Insert, Row, Select, and_, case, func, insert, null, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, func, insert, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dispatch_core.errors import CommitUnknown, UnreadableRecord
 from dispatch_core.record import Record
 from dispatch_core.stores import prune, rules
+from dispatch_core.stores.change import ADD, SET, change, given
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
 from dispatch_core.stores.engine import BROKEN, TRANSACTION_SECONDS, WRITES, is_repeatable, make_engine, refusal
 from dispatch_core.stores.schema import DatabaseTime, history, job
@@ -66,6 +67,7 @@ class SqlStore:
 
     async def create(self, record: Record, *, commit: str, actor: str, new: bool = False) -> Record:
         written, document = rules.prepare(record, 1, commit)
+        values = given(written, document, actor, rules.CREATED, 0, None)
 
         async def work(connection: AsyncConnection) -> Record:
             newest = (await connection.execute(_newest(record.key))).first()
@@ -73,16 +75,17 @@ class SqlStore:
             if answer is not None:
                 return answer
             row = {
-                **_values(written, document),
+                **{name: values[f"new_{name}"] for name in SET},
                 "uid": record.uid,
                 "key": record.key,
                 "number": newest.number + 1 if newest else 1,
                 "scheduler": record.scheduler,
                 "created": DatabaseTime(),
+                "updated": DatabaseTime(),
                 "lease_epoch": 0,
             }
             await connection.execute(insert(job).values(row))
-            await connection.execute(_change(written, actor, rules.CREATED))
+            await connection.execute(ADD, values)
             return written
 
         return await self._write(work, rules.unknown(record.key, commit))
@@ -104,15 +107,10 @@ class SqlStore:
         lease: Lease | None = None,
     ) -> Record:
         written, document = rules.prepare(record, against + 1, commit)
-        unchanged = and_(job.c.uid == record.uid, job.c.revision == against)
-        if lease is not None:
-            unchanged = and_(unchanged, _held(lease))
+        values = given(written, document, actor, lines, against, lease)
 
         async def work(connection: AsyncConnection) -> None:
-            done = await connection.execute(update(job).where(unchanged).values(_values(written, document)))
-            if done.rowcount == 1:
-                await connection.execute(_change(written, actor, lines))
-            else:
+            if not await change(connection, values):
                 await _not_changed(connection, written, lease)
 
         await self._write(work, rules.unknown(record.key, commit))
@@ -257,30 +255,6 @@ def _newest(key: str, uid: str | None = None) -> Select[Any]:
 def _held(lease: Lease) -> ColumnElement[bool]:
     """Whether a row's lease is this one; that its time has run out does not matter until another takes it."""
     return and_(job.c.uid == lease.uid, job.c.lease_owner == lease.owner, job.c.lease_epoch == lease.epoch)
-
-
-def _values(written: Record, document: bytes) -> dict[str, Any]:
-    """The columns that every commit sets."""
-    return {
-        "revision": written.revision,
-        "commit_id": written.commit,
-        "document": document.decode(),
-        "settled": written.settled,
-        "result": written.outcome.result.value if written.outcome else None,
-        "updated": DatabaseTime(),
-    }
-
-
-def _change(written: Record, actor: str, lines: tuple[str, ...]) -> Insert:
-    row = {
-        "uid": written.uid,
-        "revision": written.revision,
-        "commit_id": written.commit,
-        "at": DatabaseTime(),
-        "actor": actor,
-        "lines": msgspec.json.encode(lines).decode(),
-    }
-    return insert(history).values(row)
 
 
 async def _not_changed(connection: AsyncConnection, written: Record, lease: Lease | None) -> None:
