@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, and_, case, func, insert, null, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, insert, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dispatch_core.errors import CommitUnknown, UnreadableRecord
@@ -133,6 +133,7 @@ class SqlStore:
                 some = job.c.uid.in_(ordered[start : start + UIDS_A_QUERY])
                 rows += await self._read(_all(_listing([*wanted, some])))
             rows.sort(key=lambda row: row.updated, reverse=True)
+        rows = [row for row in rows if row.key.startswith(key_prefix)]
         listed = []
         for start in range(0, len(rows), DECODED_AT_ONCE):
             listed += [_listed(row) for row in rows[start : start + DECODED_AT_ONCE]]
@@ -280,14 +281,20 @@ def _listing(wanted: Iterable[ColumnElement[bool]]) -> Select[Any]:
 
 
 def _begins_with(prefix: str, dialect: str) -> list[ColumnElement[bool]]:
-    """Whether a key begins so, in words that an index can answer. SQLite's LIKE takes `a` for `A`: it gets a range."""
-    if dialect != "sqlite":
+    """Whether a key may begin so, in words that an index can answer; every key that does is among the rows.
+
+    Not LIKE where it can be helped: SQLite's takes `a` for `A`, and MariaDB's passes over what goes on beyond U+FFFF.
+    PostgreSQL's is exact, and knows no order of texts that would not depend on the database's locale.
+    """
+    if dialect == "postgresql":
         return [job.c.key.startswith(prefix, autoescape=True)]
+    # MySQL compares as if spaces followed, so that a key may go on with what comes before a space.
+    least = prefix if dialect == "sqlite" else prefix + "\0"
     last = ord(prefix[-1]) + 1
     if 0xD800 <= last <= 0xDFFF:
         last = 0xE000  # there are no characters between
     ends = [job.c.key < prefix[:-1] + chr(last)] if last <= sys.maxunicode else []
-    return [job.c.key >= prefix, *ends, func.substr(job.c.key, 1, len(prefix)) == prefix]
+    return [job.c.key >= least, *ends]
 
 
 def _all(query: Select[Any]) -> Work[list[Row[Any]]]:

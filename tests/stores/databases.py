@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, Protocol, Self
 import aiomysql
 import aiosqlite
 import asyncpg
+import pymysql
 import pytest
+from asyncpg.prepared_stmt import PreparedStatement
 
 from dispatch_core.stores.contract import Store
 from dispatch_core.stores.memory import MemoryStore
@@ -153,6 +155,8 @@ class OnServer(OnSql):
     """One database on a server of the tests, reached directly or through a proxy."""
 
     kind: str
+    executes: tuple[type, str]
+    """The driver's method that every statement passes."""
 
     def __init__(self, shelf: "Shelf", name: str, proxy: Proxy, port: int) -> None:
         super().__init__(shelf.server.url(name))
@@ -161,6 +165,9 @@ class OnServer(OnSql):
         self._through_proxy = shelf.server.url(name, port)
         self.altered = False
         """Whether more than rows was changed, so that the next test cannot have it."""
+        self._patch = pytest.MonkeyPatch()
+        self.refused = 0
+        """How often `refuse_statement` had its effect."""
 
     @classmethod
     async def make(cls, shelf: "Shelf") -> Self:
@@ -183,6 +190,27 @@ class OnServer(OnSql):
 
     async def refuse(self, table: str, when: str, refusal: Refusal, *, of: int = 3) -> None:
         """From now on each such write (`INSERT`, `UPDATE`) is refused but every `of`-th; 0: every one."""
+        raise NotImplementedError
+
+    def refuse_statement(self, number: int, refusal: Refusal) -> None:
+        """Let the driver report this of the so-manieth statement from now on, counted from 0, once."""
+        cursor, name = self.executes
+        execute, left = getattr(cursor, name), number
+
+        async def refusing(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                self._patch.undo()
+                self.refused += 1
+                raise self.error(refusal)
+            return await execute(*arguments, **options)
+
+        self._patch.undo()
+        self._patch.setattr(cursor, name, refusing)
+
+    def error(self, refusal: Refusal) -> Exception:
+        """What the driver raises where the server answers with this."""
         raise NotImplementedError
 
     async def deadlocks(self) -> int:
@@ -215,6 +243,7 @@ class OnServer(OnSql):
         self.proxy.refuses = False
 
     async def end(self) -> None:
+        self._patch.undo()
         await super().end()
         await self.proxy.stop()
         if not self.altered:
@@ -231,6 +260,10 @@ class OnPostgres(OnServer):
     """One database on the tests' PostgreSQL server."""
 
     kind = "postgresql"
+    executes = (PreparedStatement, "fetch")
+
+    def error(self, refusal: Refusal) -> Exception:
+        return asyncpg.PostgresError.new({"C": refusal.state, "M": "not now"})
 
     async def document(self, uid: str) -> bytes:
         rows = await self.query("SELECT document FROM dispatch_job WHERE uid = $1", uid)
@@ -270,6 +303,10 @@ class OnMariadb(OnServer):
     """One database on the tests' MariaDB server."""
 
     kind = "mariadb"
+    executes = (aiomysql.Cursor, "execute")
+
+    def error(self, refusal: Refusal) -> Exception:
+        return pymysql.err.OperationalError(refusal.number, "not now", sqlstate=refusal.state)
 
     async def document(self, uid: str) -> bytes:
         rows = await self.query("SELECT document FROM dispatch_job WHERE uid = %s", uid)

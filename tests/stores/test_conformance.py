@@ -413,6 +413,7 @@ class TestJobs:
     )
     async def test_key_prefix_is_exact(self, store: Store, prefix: str) -> None:
         keys = ["a", "A", "ab", "aB", "Ab", "a%b", "a_b", "a/b", "a\\b", "a b", "a\tb", "e", "é", "éa", "b", "\ud7ffx"]
+        keys += [*(f"a\N{ROCKET}{number}" for number in range(30)), "a\x1fx", "a\x1f\N{ROCKET}"]
         keys += ["\ue000", "\N{ROCKET}", "\N{ROCKET}x", "\U0010ffffx", "a\U0010ffffx"]
         for key in keys:
             await created(store, fresh(key))

@@ -209,6 +209,24 @@ class TestEveryStep:
         assert step > 8
 
     @pytest.mark.parametrize("refusal", REFUSALS, ids=["serialization failure", "deadlock", "row not free"])
+    async def test_refused_at_each_statement(self, server: OnServer, refusal: Refusal) -> None:
+        """Of a create, a claim, a commit under it, a read, a history, a list and a release, in turn."""
+        step = 0
+        while server.refused == step:
+            store = await server.open()
+            server.refuse_statement(step, refusal)
+            record = await created(store, fresh(f"job {step}"))
+            lease = await store.acquire(record, "one", 60)
+            written = await committed(store, held(record, "ada"), lease=lease)
+            assert await store.read(record.key) == written
+            assert await commits(store, record) == [record.commit, written.commit]
+            assert [row.owner for row in await store.jobs(key_prefix=record.key)] == ["one"]
+            await store.release(lease)
+            await store.close()
+            step += 1
+        assert step > 10
+
+    @pytest.mark.parametrize("refusal", REFUSALS, ids=["serialization failure", "deadlock", "row not free"])
     @pytest.mark.parametrize("table", ["dispatch_job", "dispatch_history"])
     @pytest.mark.parametrize("when", ["INSERT", "UPDATE"])
     async def test_refused_for_the_sake_of_another(
