@@ -222,8 +222,9 @@ class OnServer(OnSql):
         raise NotImplementedError
 
     async def until_waiting(self) -> None:
-        while not await self.waiting():
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(60):
+            while not await self.waiting():
+                await asyncio.sleep(0.2)  # MariaDB looks anew only when nobody has asked for 0.1 s
 
     async def hang_up(self) -> None:
         """End every connection to this database."""
@@ -288,8 +289,9 @@ class OnPostgres(OnServer):
         )
 
     async def deadlocks(self) -> int:
-        while len(await self.query(f"{OTHERS} AND application_name = 'dispatch'")) > 0:
-            await asyncio.sleep(0.02)  # a connection hands its counts in when it ends
+        async with asyncio.timeout(60):
+            while len(await self.query(f"{OTHERS} AND application_name = 'dispatch'")) > 0:
+                await asyncio.sleep(0.02)  # a connection hands its counts in when it ends
         return int((await self.query("SELECT sum(deadlocks) FROM pg_stat_database"))[0][0])
 
     async def waiting(self) -> bool:

@@ -83,9 +83,10 @@ async def whole(store: SqlStore, key: str) -> dict[str, int]:
 async def more(load: Load, writers: list[asyncio.Task[None]]) -> None:
     """Until twenty more commits were acknowledged."""
     enough = len(load.acknowledged) + 20
-    while len(load.acknowledged) < enough:
-        await asyncio.sleep(0.01)
-        assert not any(writer.done() for writer in writers)
+    async with asyncio.timeout(60):
+        while len(load.acknowledged) < enough:
+            await asyncio.sleep(0.01)
+            assert not any(writer.done() for writer in writers)
 
 
 async def settle_unknown(store: SqlStore, asked: Record) -> None:
@@ -116,8 +117,9 @@ async def crashes(server: PostgresServer | MariadbServer, times: int, seconds: f
         await asyncio.sleep(chance.uniform(0, seconds))
         trouble = load.refused + len(load.unknown)
         server.crash()
-        while load.refused + len(load.unknown) == trouble:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            while load.refused + len(load.unknown) == trouble:
+                await asyncio.sleep(0.01)
         await asyncio.to_thread(server.start)
     await more(load, writers)
     for writer in writers:
