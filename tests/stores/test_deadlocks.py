@@ -40,6 +40,8 @@ class Actor:
         for way in self.chance.choices(list(ways), list(ways.values()), k=steps):
             try:
                 record = await self.take(f"job {self.chance.randrange(KEYS)}")
+                if record.settled:
+                    continue  # another was faster, and has ended it since
                 await getattr(self, way)(record, self.leases.get(record.uid))
                 self.done[way] += 1
             except (Conflict, Displaced, Owned, NotFound, KeyTaken) as refused:
@@ -121,7 +123,7 @@ async def test_none_among_twenty_actors_on_four_jobs(server: OnServer) -> None:
 @pytest.mark.long
 @pytest.mark.case("T50")
 async def test_none_among_twenty_actors_for_long(server: OnServer) -> None:
-    await hunt(server, 1000)
+    await hunt(server, 200)
 
 
 @pytest.mark.case("T50")
