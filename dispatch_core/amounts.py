@@ -35,6 +35,7 @@ _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?)(i?B)?", re.ASCII | re.IGNORECASE)
 
 SPELLINGS = "write it like 90s, 10m, 2h, 1d 12h or PT2H"
+MOMENTS = "write it like 2026-01-31, 2026-01-31T18:00:00Z or 30d (so long ago)"
 SIZES = "write it like 512M, 16GiB or 2T"
 
 
@@ -96,6 +97,39 @@ def _iso_seconds(text: str) -> float:
     if found.years or found.months:
         raise BadInput(f"{_short(text)} counts months or years, which are not equally long; write days, like P30D")
     return float(found.total_seconds())
+
+
+def read_moment(value: str, now: datetime) -> datetime:
+    """A past moment as people write it: an ISO 8601 date or time, or how long ago it was (`30d`, `2h ago`).
+
+    What names no zone is meant in `now`'s.
+
+    >>> read_moment("30d", datetime(2026, 1, 31, tzinfo=UTC)).isoformat()
+    '2026-01-01T00:00:00+00:00'
+    """
+    text = value.strip()
+    if re.match(r"\d{4}-?\d{2}-?\d{2}(?:$|[T ])", text, re.ASCII):
+        at = _iso_moment(text, now)
+    else:
+        try:
+            at = now - timedelta(seconds=read_seconds(re.sub(r"\s+ago$", "", text)))
+        except BadInput:
+            raise BadInput(f"{_short(value)} is no moment; {MOMENTS}") from None
+    if at > now:
+        raise BadInput(f"{_short(value)} is still to come; {MOMENTS}")
+    return at
+
+
+def _iso_moment(text: str, now: datetime) -> datetime:
+    import pendulum
+
+    try:
+        found = pendulum.parse(text, tz=now.tzinfo)
+        if isinstance(found, pendulum.DateTime):
+            return datetime.fromisoformat(found.isoformat())
+    except (ValueError, OverflowError):
+        pass
+    raise BadInput(f"{_short(text)} is no moment; {MOMENTS}")
 
 
 def read_bytes(value: str) -> int:

@@ -15,11 +15,14 @@ from dispatch_core.errors import DispatchError, Displaced, Owned, SchedulerUnava
 from dispatch_core.names import read_name
 from dispatch_core.reasons import FOR_A_PERSON
 from dispatch_core.record import Record, State
-from dispatch_core.stores.contract import Store
+from dispatch_core.stores.contract import Listed, Store
 from dispatch_core.supervisor import Secrets, Supervisor, no_secrets
 from dispatch_core.surroundings import FreshId, Now, fresh_id, utc_now
 
 log = logging.getLogger(__name__)
+
+NAMED = 10
+"""Objects named in one warning; a cluster that several stores share may show thousands."""
 
 
 class Janitor:
@@ -47,6 +50,9 @@ class Janitor:
             name: Supervisor(store, adapter, secrets=secrets, lease_seconds=lease_seconds, now=now, fresh_id=fresh_id)
             for name, adapter in adapters.items()
         }
+        self._unsettled: set[str] = set()
+        self._unreadable: set[tuple[str, int]] = set()
+        self._without_record: set[tuple[str, str]] = set()
 
     async def run(self, *, once: bool = False) -> None:
         """Look, adopt and sweep, again and again; `once`: until nothing is left that it could do. An outage of the
@@ -82,6 +88,8 @@ class Janitor:
     async def unattended(self) -> list[Record]:
         """Records that are not settled, on clusters that it knows, that nobody holds."""
         jobs = await self.store.jobs(settled=False)
+        self._unsettled = {job.uid for job in jobs}
+        self._tell_unreadable(jobs)
         free = [job.record for job in jobs if job.owner is None and job.record is not None]
         return [record for record in free if record.scheduler in self.adapters]
 
@@ -98,12 +106,39 @@ class Janitor:
             except SchedulerUnavailable as error:
                 log.warning("cluster %s is not swept: %s", name, error)
                 continue
-            tags = (read_name(sighting.name) for sighting in listing.objects if sighting.state is not State.ENDED)
-            uids = frozenset(tag.uid for tag in tags if tag is not None)
-            late = await self.store.jobs(settled=True, uids=uids) if uids else []
+            alive = [sighting.name for sighting in listing.objects if sighting.state is not State.ENDED]
+            tags = {object: tag.uid for object in alive if (tag := read_name(object)) is not None}
+            late = await self.store.jobs(settled=True, uids=frozenset(tags.values())) if tags else []
+            self._tell_unreadable(late)
+            rest = frozenset(tags.values()) - self._unsettled - {job.uid for job in late}
+            strange = rest - {job.uid for job in (await self.store.jobs(uids=rest) if rest else [])}
+            self._tell_without_record(name, {object for object, uid in tags.items() if uid in strange})
             for job in late:
                 if job.record is not None and job.record.scheduler == name:
                     await self.supervisors[name].sweep(job.record)
+
+    def _tell_unreadable(self, jobs: list[Listed]) -> None:
+        """Say once of each revision that cannot be read that it is left alone: its job needs a newer supervisor."""
+        for job in jobs:
+            if job.record is None and (job.uid, job.revision) not in self._unreadable:
+                self._unreadable.add((job.uid, job.revision))
+                log.warning("%s; nobody here supervises it, and every other job goes on", job.problem)
+
+    def _tell_without_record(self, cluster: str, names: set[str]) -> None:
+        """Say once of each object that no record of this store is its own. It is not stopped: a cluster may serve two
+        stores, and its gate is opened by nobody but a supervisor that reads its record."""
+        new = sorted(name for name in names if (cluster, name) not in self._without_record)
+        self._without_record.update((cluster, name) for name in new)
+        if new:
+            more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
+            log.warning(
+                "cluster %s has objects whose record is not in this store: %s%s; they were left as they are, and no"
+                " supervisor of this store opens them; if no other store is theirs, their records were pruned: remove"
+                " them on the cluster",
+                cluster,
+                ", ".join(new[:NAMED]),
+                more,
+            )
 
     async def _adopt(self, record: Record) -> None:
         try:

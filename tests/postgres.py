@@ -20,19 +20,61 @@ from pathlib import Path
 import pytest
 
 START_SECONDS = 60
-STOP_SECONDS = 20
 
 
-@dataclass(frozen=True)
+@dataclass
 class PostgresServer:
-    """A running server that lets its one user in without a password."""
+    """A server that lets its one user in without a password."""
 
+    programs: Path
+    folder: Path
+    durable: bool
+    """Whether what it acknowledged outlives it; the tests of what it answers are quicker without."""
     port: int
     host: str = "127.0.0.1"
     user: str = "dispatch"
+    child: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str, port: int | None = None) -> str:
         return f"postgresql://{self.user}@{self.host}:{port or self.port}/{database}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers; one that was ended with -9 recovers first."""
+        options = {
+            "listen_addresses": self.host,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "on" if self.durable else "off",
+            "recovery_init_sync_method": "syncfs",  # else it opens each of its thousand files when it starts again
+            "max_connections": 200,
+            "dynamic_shared_memory_type": "mmap",  # in its folder, so that nothing of it stays behind
+        }
+        settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        command = [*as_another_user(self.folder), self.programs / "postgres", "-D", self.folder / "data", *settings]
+        asking = [self.programs / "pg_isready", "-q", "-h", self.host, "-p", str(self.port)]
+        until = time.monotonic() + START_SECONDS
+        while subprocess.run(asking, check=False).returncode != 0:
+            if time.monotonic() > until:
+                raise RuntimeError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text()}")
+            if self.child is None or self.child.poll() is not None:
+                # Where its last life left children behind, it refuses until they have noticed, so it is asked again.
+                with (self.folder / "log").open("ab") as log:
+                    self.child = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+            time.sleep(0.1)
+
+    def crash(self) -> None:
+        """End it and all that it has started with -9, whatever they are doing."""
+        assert self.child is not None
+        started = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children").read_text().split()
+        self.child.kill()
+        for number in started:
+            with suppress(ProcessLookupError):
+                os.kill(int(number), signal.SIGKILL)
+        self.child.wait()
+
+    def stop(self) -> None:
+        if self.child is not None and self.child.poll() is None:
+            self.crash()  # nothing in it is wanted any more
 
 
 def binaries() -> Path | None:
@@ -53,6 +95,15 @@ def as_another_user(folder: Path) -> list[str]:
     return [*prefix, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
 
 
+def folder_for(kind: str, *, in_memory: bool) -> Path:
+    """A new folder, which another user can enter. A durable server syncs each file, which is quick in memory."""
+    memory, enough = Path("/dev/shm"), 400_000_000  # noqa: S108 - mkdtemp makes a folder of its own in it
+    there = in_memory and memory.is_dir() and shutil.disk_usage(memory).free > enough
+    folder = Path(tempfile.mkdtemp(prefix=f"dispatch-{kind}-", dir=memory if there else None))
+    folder.chmod(0o755)
+    return folder
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -60,52 +111,20 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(programs: Path) -> Iterator[PostgresServer]:
-    folder = Path(tempfile.mkdtemp(prefix="dispatch-postgres-"))
+def running(programs: Path, *, durable: bool = False, in_memory: bool = False) -> Iterator[PostgresServer]:
+    folder = folder_for("postgres", in_memory=in_memory)
     try:
-        folder.chmod(0o755)
         prefix, data = as_another_user(folder), folder / "data"
         making = [programs / "initdb", "-D", data, "-U", "dispatch", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]
         subprocess.run([*prefix, *making], check=True, capture_output=True, cwd=folder, timeout=START_SECONDS)
-        server = PostgresServer(port=free_port())
-        options = {
-            "listen_addresses": server.host,
-            "port": server.port,
-            "unix_socket_directories": "",
-            "fsync": "off",
-            "max_connections": 200,
-        }
-        settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-        with (folder / "log").open("wb") as log:
-            child = subprocess.Popen(
-                [*prefix, programs / "postgres", "-D", data, *settings], stdout=log, stderr=log, cwd=folder
-            )
+        server = PostgresServer(programs, folder, durable, port=free_port())
         try:
-            wait_until_ready(programs, server, child, folder / "log")
+            server.start()
             yield server
         finally:
-            end(child)
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def wait_until_ready(programs: Path, server: PostgresServer, child: subprocess.Popen[bytes], log: Path) -> None:
-    asking = [programs / "pg_isready", "-q", "-h", server.host, "-p", str(server.port)]
-    until = time.monotonic() + START_SECONDS
-    while subprocess.run(asking, check=False).returncode != 0:
-        if child.poll() is not None or time.monotonic() > until:
-            raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text()}")
-        time.sleep(0.1)
-
-
-def end(child: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        child.send_signal(signal.SIGQUIT)  # at once: nothing in it is wanted any more
-    try:
-        child.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 @pytest.fixture(scope="session")

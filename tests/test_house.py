@@ -23,8 +23,9 @@ NOT_USED = [
 # Names that a library demands, each with the library.
 DEMANDED = {
     "__version__": "Python's own name for it",
-    "create_task": "asyncio's loop",
-    "process_result_value": "SQLAlchemy's TypeDecorator",
+    "create_task": "asyncio's event loop",
+    "process_bind_param": "SQLAlchemy's TypeDecorator",
+    "process_result_value": "the same",
 }
 
 NO_ROOMS = {"utils", "util", "helpers", "common", "types", "constants", "base", "misc"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,16 @@ import pytest
 from dispatch_core.adapters.contract import Bounds, Launch
 from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.client import Client, explain
-from dispatch_core.errors import CommitUnknown, Displaced, Owned, SchedulerUnavailable, StoreUnavailable
+from dispatch_core.errors import (
+    CommitUnknown,
+    Displaced,
+    Owned,
+    SchedulerUnavailable,
+    StoreUnavailable,
+    UnreadableRecord,
+)
 from dispatch_core.janitor import Janitor
+from dispatch_core.names import object_name
 from dispatch_core.plan import Action, Cause, Plan, Rule, Spec, When
 from dispatch_core.record import Answer, Kind, Reply, Result, State
 from dispatch_core.stores.memory import MemoryStore
@@ -437,6 +446,101 @@ async def test_the_janitor_waits_an_outage_of_the_store_out(world: World) -> Non
 
     with pytest.raises(StoreUnavailable, match="no such table"):
         await Janitor(Around(world.store, before=never), {"local": world.scheduler}).run()
+
+
+def newer(document: bytes) -> bytes:
+    """A document as a later release might write it."""
+    return document.replace(b'"format":1', b'"format":2').replace(b'"key":', b'"colour":"green","key":', 1)
+
+
+async def test_the_janitor_leaves_a_newer_format_alone_and_says_so_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each job beside it goes on; a newer revision of it is news again."""
+    strange = await world.submit(key="strange")
+    await world.submit(key="other")
+    row = world.store.rows[strange]
+    before = row.document = newer(row.document)
+    janitor = Janitor(world.store, {"local": world.scheduler})
+    for _ in range(3):
+        await janitor.run(once=True)
+    assert row.document == before
+    assert (row.owner, len(row.changes)) == (None, 1)
+    assert (await world.store.read("other")).settled
+    assert (world.runs("other"), world.runs("strange")) == (["1.1"], [])
+    told = [record.getMessage() for record in caplog.records if "strange" in record.getMessage()]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert len(told) == 1
+    assert "'strange'" in told[0]
+    assert "\n" not in told[0]
+    row.changes.append(row.changes[0])
+    await janitor.run(once=True)
+    await janitor.run(once=True)
+    assert len([record for record in caplog.records if "strange" in record.getMessage()]) == 2
+    row.document = before.replace(b'"format":2', b'"format":1').replace(b'"colour":"green",', b"")
+    row.changes.pop()
+
+
+async def test_a_record_that_turns_unreadable_in_mid_supervision_is_left_at_once(world: World) -> None:
+    """A newer supervisor took it over: this one ends with one error and gives its lease up."""
+    uid = await world.submit("sleep 60")
+    work = asyncio.ensure_future(world.supervisor().run("job"))
+    row = world.store.rows[uid]
+    await world.until(lambda: any(object.state is State.RUNNING for object in row.record().objects))
+    readable, row.document = row.document, newer(row.document)
+    with pytest.raises(UnreadableRecord, match="'job'"):
+        await asyncio.wait_for(work, 30)
+    assert row.owner is None
+    row.document = readable
+
+
+async def test_an_object_without_a_record_stays_gated_and_is_told_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its record was pruned, or is in another store: nothing opens it, nothing stops it, and a person can find it."""
+    script = Spec(command=("sh", "-c", f"echo ran >>{world.folder / 'stray'}"))
+    for number in range(12):
+        uid = f"{number:08}"
+        launch = Launch(key="gone", uid=uid, submission=1, attempt=1, name=object_name(uid, 1, 1), spec=script)
+        await world.scheduler.start(launch, {}, datetime.now(UTC) + timedelta(seconds=30))
+    await world.submit(key="other")
+    janitor = Janitor(world.store, {"local": world.scheduler})
+    for _ in range(3):
+        await janitor.run(once=True)
+    assert (await world.store.read("other")).settled
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1
+    assert object_name("00000000", 1, 1) in told[0]
+    assert " and 2 more;" in told[0]
+    states = {o.name: o.state for o in (await world.scheduler.everything()).objects}
+    assert [states[object_name(f"{number:08}", 1, 1)] for number in range(12)] == [State.GATED] * 12
+    assert world.runs("stray") == []
+
+
+async def test_what_lands_after_its_record_was_pruned_never_runs(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Start that took longer than any bound, and longer than its record was kept."""
+    held_back = []
+
+    class Late(Around):
+        async def start(self, *args: Any) -> Reply:
+            held_back.append(args)
+            return Reply(answer=Answer.UNKNOWN, text="no answer")
+
+    await world.submit()
+    work = asyncio.ensure_future(world.supervisor(scheduler=Late(world.scheduler)).run("job"))
+    await world.until(lambda: held_back)
+    await world.client.cancel("job")
+    await work
+    assert (await world.store.prune(datetime.now(UTC) + timedelta(seconds=1))).deleted == 1
+    launch, secrets, deadline = held_back[0]
+    await world.scheduler.start(launch, secrets, deadline.replace(year=deadline.year + 1))
+    for _ in range(2):
+        await Janitor(world.store, {"local": world.scheduler}).run(once=True)
+    assert [o.state for o in (await world.scheduler.everything()).objects] == [State.GATED]
+    assert world.runs() == []
+    assert launch.name in caplog.text
 
 
 @pytest.mark.case("T23")

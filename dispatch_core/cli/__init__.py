@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     import typer
 
-    from dispatch_core.cli.app import app
+    from dispatch_core.cli.showing import app
 
     try:
         code = app(args=given, prog_name="dispatch", standalone_mode=False)

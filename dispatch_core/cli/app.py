@@ -7,8 +7,7 @@ what to exit with.
 from __future__ import annotations
 
 from enum import StrEnum
-from importlib import import_module, metadata
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ import typer
 from dispatch_core.cli.exits import TABLE
 from dispatch_core.cli.screen import Screen
 from dispatch_core.cli.session import Session
+from dispatch_core.errors import BadInput
 
 ABOUT = """Launches long jobs on a scheduler, never twice, and keeps one durable record of each.
 
@@ -52,6 +52,15 @@ class Came(StrEnum):
     FAILED = "failed"
 
 
+def _text(argument: str | None) -> str | None:
+    """An argument as it was given, where it is text. Raises BadInput."""
+    try:
+        (argument or "").encode()
+    except UnicodeEncodeError:
+        raise BadInput(f"{argument!r} is not UTF-8 text, and nothing here has such a name") from None
+    return argument
+
+
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -61,6 +70,7 @@ StoreOption = Annotated[
         help="SQLAlchemy URL of the records: sqlite:///jobs.db, postgresql://user@host/name. Default: a SQLite file in"
         " your data directory.",
         show_default=False,
+        callback=_text,
     ),
 ]
 SpoolOption = Annotated[
@@ -75,7 +85,8 @@ SpoolOption = Annotated[
 ]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="json: JSON alone on standard output.")]
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="The job file; - reads standard input.")]
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The job's key.")]
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The job's key.", callback=_text)]
 NewOption = Annotated[bool, typer.Option("--new", help="Make the next record under the key of a settled job.")]
 RevisionOption = Annotated[
     int | None,
@@ -137,7 +148,8 @@ def submit(
 @app.command()
 def supervise(
     key: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="One job; without it, every unattended one.")
+        str | None,
+        typer.Argument(metavar="[KEY]", help="One job; without it, every unattended one.", callback=_text),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Without KEY: leave when nothing is left to be done.")] = False,
     store: StoreOption = None,
@@ -323,62 +335,20 @@ def upgrade(store: StoreOption = None, output: OutputOption = Output.TEXT) -> in
     return tables.upgrade_store(_session(store, None, output))
 
 
-@app.command()
-def simulate(
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", metavar="A:B", help="From seed A to below B; default 0:1000.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="This one history.", min=0)] = None,
-    lasting: Annotated[
-        str | None, typer.Option("--for", metavar="DURATION", help="As many as fit into it: 10m.")
-    ] = None,
-    supervisors: Annotated[int, typer.Option("--supervisors", help="At most so many at once.", min=1, max=3)] = 3,
-    faults: Annotated[str, typer.Option("--faults", metavar="all|none|NAME,...", help="What may go wrong.")] = "all",
-    guard_off: Annotated[
-        str, typer.Option("--guard-off", metavar="NAME,...", help="Take these conditions away, and nothing else.")
-    ] = "",
-    guards: Annotated[
-        bool,
-        typer.Option("--guards", help="Take each guard away in turn (or those of --guard-off), until it is missed."),
-    ] = False,
-    points: Annotated[
-        bool, typer.Option("--points", help="A crash and a stall at every single point of each seed's plan.")
-    ] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Programs side by side; default: one a core.", min=1)
-    ] = None,
+@database.command()
+def prune(
+    settled_before: Annotated[
+        str,
+        typer.Option("--settled-before", metavar="WHEN", help="2026-01-31, 2026-01-31T18:00:00Z, or 30d: so long ago."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say how many it would be.")] = False,
+    store: StoreOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Run the real supervisor in a world in which everything goes wrong, and check every promise.
+    """Delete the records of jobs that were settled long ago, with their histories.
 
-    Exits with 1 on a broken promise, on a kind of fault that never came, and on histories that are too tame."""
-    from dispatch_core.cli import simulating
+    A record goes if it is settled and nothing has changed it since WHEN; one that is not settled never does. Its key
+    can then be submitted as if for the first time."""
+    from dispatch_core.cli import database as tables
 
-    screen = Screen(as_json=output is Output.JSON)
-    if guards:
-        return simulating.guards(
-            screen, seeds=seeds, supervisors=supervisors, faults=faults, only=guard_off, workers=workers
-        )
-    if points:
-        return simulating.points(screen, seeds=seeds, seed=seed, supervisors=supervisors)
-    return simulating.simulate(
-        screen,
-        seeds=seeds,
-        seed=seed,
-        lasting=lasting,
-        supervisors=supervisors,
-        faults=faults,
-        guard_off=guard_off,
-        workers=workers,
-    )
-
-
-if find_spec("dispatch_core.demo") is not None:
-
-    @app.command()
-    def demo(
-        keep: Annotated[bool, typer.Option("--keep", help="Leave Airflow's page up, and say where.")] = False,
-        output: OutputOption = Output.TEXT,
-    ) -> int:
-        """Show a job that outlives its supervisor, in a throwaway Airflow."""
-        return int(import_module("dispatch_core.demo").run(keep, output is Output.JSON))
+    return tables.prune_store(_session(store, None, output), settled_before, dry_run)

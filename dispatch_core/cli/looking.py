@@ -59,7 +59,7 @@ def _summary(row: Listed) -> dict[str, object]:
     return {
         "key": row.key,
         "uid": row.uid,
-        "revision": shown.revision if shown else None,
+        "revision": row.revision,
         "state": shown.state if shown else "unreadable",
         "since": shown.since if shown else row.updated,
         "settled": shown.settled if shown else None,

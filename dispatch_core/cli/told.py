@@ -11,7 +11,7 @@ from datetime import datetime
 
 from dispatch_core.errors import StoreUnavailable
 from dispatch_core.record import Record
-from dispatch_core.stores.contract import Change, Lease, Listed, Store
+from dispatch_core.stores.contract import Change, Lease, Listed, Pruned, Store
 
 Tell = Callable[[Record, datetime, str], None]
 """Called with the newest record, the commit's time and one line."""
@@ -65,6 +65,9 @@ class Told:
 
     async def release(self, lease: Lease) -> None:
         await self._store.release(lease)
+
+    async def prune(self, before: datetime, *, trial: bool = False) -> Pruned:
+        return await self._store.prune(before, trial=trial)
 
     async def close(self) -> None:
         await self._store.close()

@@ -7,6 +7,7 @@ another matter. A commit whose answer was lost is repeated under its own id, as 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import Any, TypeVar
 
 from dispatch_core.errors import DispatchError, StoreUnavailable
@@ -15,7 +16,7 @@ from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.trace import Acknowledged, Committed, Read, Refused
 from dispatch_core.simulator.world import Being, World
 from dispatch_core.stores import rules
-from dispatch_core.stores.contract import Change, Lease, Listed
+from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
 from dispatch_core.stores.memory import MemoryStore
 
 T = TypeVar("T")
@@ -147,6 +148,10 @@ class Database:
 
     async def release(self, lease: Lease) -> None:
         await self._ask(lambda: whole(self._store.release(lease)))
+
+    async def prune(self, before: datetime, *, trial: bool = False) -> Pruned:
+        pruned: Pruned = await self._ask(lambda: whole(self._store.prune(before, trial=trial)))
+        return pruned
 
     async def close(self) -> None:
         """Nothing to end."""

@@ -40,6 +40,8 @@ class Listed(Value, frozen=True):
 
     key: str
     uid: str
+    revision: int
+    """The newest, also of a record that cannot be read."""
     record: Record | None
     """None: it is stored, and this version of dispatch cannot read it."""
     problem: str
@@ -49,6 +51,15 @@ class Listed(Value, frozen=True):
     """The store's clock, at the newest commit."""
     owner: str | None
     """Who holds its lease now; None: nobody, or the lease has run out."""
+
+
+class Pruned(Value, frozen=True):
+    """What one prune came to."""
+
+    deleted: int
+    """Records that are gone, with their histories; in a trial, those that would be."""
+    unreadable: int
+    """Keys under which one was left that this version of dispatch cannot read, and so does not judge either."""
 
 
 class Store(Protocol):
@@ -101,6 +112,13 @@ class Store(Protocol):
 
     async def release(self, lease: Lease) -> None:
         """Give it up; nothing happens if another has taken it."""
+
+    async def prune(self, before: datetime, *, trial: bool = False) -> Pruned:
+        """Delete the records that are settled and unchanged since `before`, each with its whole history.
+
+        In batches, each whole or not at all, so that it can be broken off anywhere and begun again. Under a reused key
+        the oldest go first: what is left under a key is always its newest. `trial`: nothing is deleted, only counted.
+        """
 
     async def close(self) -> None:
         """End the connections."""

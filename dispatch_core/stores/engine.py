@@ -6,6 +6,7 @@ database, and what each must be told before it is safe to commit on, is known he
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,8 +60,9 @@ BROKEN = (SQLAlchemyError, OSError)
 _REPEATABLE_STATES = frozenset({"25P03", "40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03"})
 """PostgreSQL: idle too long, serialization, deadlock, too many connections, row not free, shut down twice, starting."""
 
-_REPEATABLE_NUMBERS = frozenset({1040, 1053, 1205, 1213, 2003, 2006, 2013})
-"""MySQL: too many connections, shut down, row not free, deadlock, no connection, and lost twice."""
+_REPEATABLE_NUMBERS = frozenset({1040, 1047, 1053, 1203, 1205, 1213, 1927, 2003, 2006, 2013})
+"""MySQL and MariaDB: too many connections, a cluster's node not ready, shut down, too many of one user, row not free,
+deadlock, hung up on, no connection, and lost twice."""
 
 _NOT_SET_UP_STATES = frozenset({"42P01", "42703", "3F000"})
 _NOT_SET_UP_NUMBERS = frozenset({1054, 1146})
@@ -120,7 +122,7 @@ def _postgresql_options(url: URL, schema: str | None, upgrading: bool) -> tuple[
 
 
 def _mysql_options(url: URL, schema: str | None, upgrading: bool) -> tuple[URL, dict[str, Any]]:
-    wait = f"SET SESSION innodb_lock_wait_timeout = {STATEMENT_SECONDS}"
+    wait = f"SET SESSION innodb_lock_wait_timeout = {math.ceil(STATEMENT_SECONDS)}"
     arguments = {"connect_timeout": CONNECT_SECONDS, "charset": "utf8mb4", "init_command": wait}
     return url, {"isolation_level": "READ COMMITTED", "connect_args": arguments}
 
@@ -200,9 +202,8 @@ def _shown(url: URL) -> str:
 def _code(error: BaseException) -> str | int | None:
     """The database's own word for an error: SQLSTATE, MySQL's number, or SQLite's name."""
     cause = getattr(error, "orig", None)
-    for name in ("sqlstate", "sqlite_errorname"):
-        found = getattr(cause, name, None)
-        if isinstance(found, str):
-            return found
     first = next(iter(getattr(cause, "args", ())), None)
-    return first if isinstance(first, int) else None
+    if isinstance(first, int):
+        return first  # before the SQLSTATE that MySQL's drivers give beside it, which says HY000 of most
+    found = (getattr(cause, name, None) for name in ("sqlstate", "sqlite_errorname"))
+    return next((word for word in found if isinstance(word, str)), None)

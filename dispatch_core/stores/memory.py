@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from dispatch_core.errors import UnreadableRecord
 from dispatch_core.record import Record
 from dispatch_core.stores import rules
-from dispatch_core.stores.contract import Change, Lease, Listed
+from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
 from dispatch_core.surroundings import utc_now
 
 
@@ -143,6 +143,20 @@ class MemoryStore:
         if row is not None and row.holds(lease):
             row.owner = row.until = None
 
+    async def prune(self, before: datetime, *, trial: bool = False) -> Pruned:
+        deleted = unreadable = 0
+        kept: set[str] = set()
+        for row in sorted(self.rows.values(), key=lambda row: (row.key, row.number)):
+            old = row.settled and row.changes[-1].at < before and row.key not in kept
+            if old and _listed(row, before).record is not None:
+                deleted += 1
+                if not trial:
+                    self._drop(row)
+                continue
+            unreadable += old
+            kept.add(row.key)
+        return Pruned(deleted=deleted, unreadable=unreadable)
+
     async def close(self) -> None:
         """Nothing to end."""
 
@@ -151,6 +165,12 @@ class MemoryStore:
         if row is None or row.key != key:
             raise rules.not_found(key, uid)
         return row
+
+    def _drop(self, row: Row) -> None:
+        del self.rows[row.uid]
+        if self._newest[row.key] is row:
+            del self._newest[row.key]
+        self._commits.difference_update(change.commit for change in row.changes)
 
     def _add(self, row: Row, commit: str, actor: str, lines: tuple[str, ...]) -> None:
         revision = len(row.changes) + 1
@@ -167,6 +187,7 @@ def _listed(row: Row, now: datetime) -> Listed:
     return Listed(
         key=row.key,
         uid=row.uid,
+        revision=len(row.changes),
         record=record,
         problem=problem,
         created=row.changes[0].at,

@@ -11,18 +11,21 @@ records and leases; it decides nothing.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Insert, Row, Select, and_, case, func, insert, null, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, insert, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dispatch_core.errors import CommitUnknown, UnreadableRecord
 from dispatch_core.record import Record
-from dispatch_core.stores import rules
-from dispatch_core.stores.contract import Change, Lease, Listed
+from dispatch_core.stores import prune, rules
+from dispatch_core.stores.change import ADD, SET, change, given
+from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
 from dispatch_core.stores.engine import BROKEN, TRANSACTION_SECONDS, WRITES, is_repeatable, make_engine, refusal
 from dispatch_core.stores.schema import DatabaseTime, history, job
 
@@ -64,6 +67,7 @@ class SqlStore:
 
     async def create(self, record: Record, *, commit: str, actor: str, new: bool = False) -> Record:
         written, document = rules.prepare(record, 1, commit)
+        values = given(written, document, actor, rules.CREATED, 0, None)
 
         async def work(connection: AsyncConnection) -> Record:
             newest = (await connection.execute(_newest(record.key))).first()
@@ -71,23 +75,24 @@ class SqlStore:
             if answer is not None:
                 return answer
             row = {
-                **_values(written, document),
+                **{name: values[f"new_{name}"] for name in SET},
                 "uid": record.uid,
                 "key": record.key,
                 "number": newest.number + 1 if newest else 1,
                 "scheduler": record.scheduler,
                 "created": DatabaseTime(),
+                "updated": DatabaseTime(),
                 "lease_epoch": 0,
             }
             await connection.execute(insert(job).values(row))
-            await connection.execute(_change(written, actor, rules.CREATED))
+            await connection.execute(ADD, values)
             return written
 
         return await self._write(work, rules.unknown(record.key, commit))
 
     async def read(self, key: str, uid: str | None = None) -> Record:
         rows = await self._read(_all(_newest(key, uid)))
-        if not rows:
+        if not rows or rows[0].key != key:  # MySQL takes no notice of spaces at the end
             raise rules.not_found(key, uid)
         return _record(rows[0])
 
@@ -102,15 +107,10 @@ class SqlStore:
         lease: Lease | None = None,
     ) -> Record:
         written, document = rules.prepare(record, against + 1, commit)
-        unchanged = and_(job.c.uid == record.uid, job.c.revision == against)
-        if lease is not None:
-            unchanged = and_(unchanged, _held(lease))
+        values = given(written, document, actor, lines, against, lease)
 
         async def work(connection: AsyncConnection) -> None:
-            done = await connection.execute(update(job).where(unchanged).values(_values(written, document)))
-            if done.rowcount == 1:
-                await connection.execute(_change(written, actor, lines))
-            else:
+            if not await change(connection, values):
                 await _not_changed(connection, written, lease)
 
         await self._write(work, rules.unknown(record.key, commit))
@@ -121,8 +121,7 @@ class SqlStore:
     ) -> list[Listed]:
         wanted = [] if settled is None else [job.c.settled == settled]
         if key_prefix:
-            # Not LIKE: SQLite's takes `a` for `A`.
-            wanted.append(func.substr(job.c.key, 1, len(key_prefix)) == key_prefix)
+            wanted += _begins_with(key_prefix, self._engine.dialect.name)
         if uids is None:
             later = job.alias()
             wanted.append(~select(later.c.uid).where(later.c.key == job.c.key, later.c.number > job.c.number).exists())
@@ -134,6 +133,7 @@ class SqlStore:
                 some = job.c.uid.in_(ordered[start : start + UIDS_A_QUERY])
                 rows += await self._read(_all(_listing([*wanted, some])))
             rows.sort(key=lambda row: row.updated, reverse=True)
+        rows = [row for row in rows if row.key.startswith(key_prefix)]
         listed = []
         for start in range(0, len(rows), DECODED_AT_ONCE):
             listed += [_listed(row) for row in rows[start : start + DECODED_AT_ONCE]]
@@ -143,7 +143,7 @@ class SqlStore:
     async def history(self, key: str, uid: str | None = None) -> list[Change]:
         async def work(connection: AsyncConnection) -> list[Row[Any]] | None:
             row = (await connection.execute(_newest(key, uid))).first()
-            if row is None:
+            if row is None or row.key != key:
                 return None
             rows = select(history).where(history.c.uid == row.uid).order_by(history.c.revision)
             return list(await connection.execute(rows))
@@ -187,6 +187,24 @@ class SqlStore:
             await connection.execute(update(job).where(_held(lease)).values(lease_owner=None, lease_until=None))
 
         await self._write(work)
+
+    async def prune(self, before: datetime, *, trial: bool = False) -> Pruned:
+        deleted, kept = 0, set[str]()
+        after: prune.Place | None = None
+        while rows := await self._read(_all(prune.old_ones(before, after))):
+            after = (rows[-1].key, rows[-1].number)
+            old = prune.readable(rows, kept)
+            deleted += len(old) if trial else await self._drop(old, before)
+        return Pruned(deleted=deleted, unreadable=len(kept))
+
+    async def _drop(self, rows: list[Row[Any]], before: datetime) -> int:
+        gone = set[str]()  # told over all tries: repeated after it landed, it finds nothing left to delete
+
+        async def work(connection: AsyncConnection) -> None:
+            await prune.drop(connection, rows, before, gone)
+
+        await self._write(work)
+        return len(gone)
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -240,30 +258,6 @@ def _held(lease: Lease) -> ColumnElement[bool]:
     return and_(job.c.uid == lease.uid, job.c.lease_owner == lease.owner, job.c.lease_epoch == lease.epoch)
 
 
-def _values(written: Record, document: bytes) -> dict[str, Any]:
-    """The columns that every commit sets."""
-    return {
-        "revision": written.revision,
-        "commit_id": written.commit,
-        "document": document.decode(),
-        "settled": written.settled,
-        "result": written.outcome.result.value if written.outcome else None,
-        "updated": DatabaseTime(),
-    }
-
-
-def _change(written: Record, actor: str, lines: tuple[str, ...]) -> Insert:
-    row = {
-        "uid": written.uid,
-        "revision": written.revision,
-        "commit_id": written.commit,
-        "at": DatabaseTime(),
-        "actor": actor,
-        "lines": msgspec.json.encode(lines).decode(),
-    }
-    return insert(history).values(row)
-
-
 async def _not_changed(connection: AsyncConnection, written: Record, lease: Lease | None) -> None:
     """Find out why a commit changed no row; returns where that is because it landed before."""
     mine = job.c.uid == written.uid
@@ -286,6 +280,23 @@ def _listing(wanted: Iterable[ColumnElement[bool]]) -> Select[Any]:
     return select(*columns).where(*wanted).order_by(job.c.updated.desc(), job.c.key, job.c.number)
 
 
+def _begins_with(prefix: str, dialect: str) -> list[ColumnElement[bool]]:
+    """Whether a key may begin so, in words that an index can answer; every key that does is among the rows.
+
+    Not LIKE where it can be helped: SQLite's takes `a` for `A`, and MariaDB's passes over what goes on beyond U+FFFF.
+    PostgreSQL's is exact, and knows no order of texts that would not depend on the database's locale.
+    """
+    if dialect == "postgresql":
+        return [job.c.key.startswith(prefix, autoescape=True)]
+    # MySQL compares as if spaces followed, so that a key may go on with what comes before a space.
+    least = prefix if dialect == "sqlite" else prefix + "\0"
+    last = ord(prefix[-1]) + 1
+    if 0xD800 <= last <= 0xDFFF:
+        last = 0xE000  # there are no characters between
+    ends = [job.c.key < prefix[:-1] + chr(last)] if last <= sys.maxunicode else []
+    return [job.c.key >= least, *ends]
+
+
 def _all(query: Select[Any]) -> Work[list[Row[Any]]]:
     async def work(connection: AsyncConnection) -> list[Row[Any]]:
         return list(await connection.execute(query))
@@ -306,6 +317,7 @@ def _listed(row: Row[Any]) -> Listed:
     return Listed(
         key=row.key,
         uid=row.uid,
+        revision=row.revision,
         record=record,
         problem=problem,
         created=row.created,

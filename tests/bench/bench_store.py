@@ -1,4 +1,4 @@
-"""What a commit costs, store by store: `python -m tests.bench.bench_store [commits]`.
+"""What a call costs, store by store: `python -m tests.bench.bench_store [commits]`; `bench_commit` is the closer look.
 
 Everything is measured in this one run on this one machine, and only the ratios mean anything elsewhere. Each number is
 the best of three, since what disturbs a measurement only ever makes it slower.
@@ -17,7 +17,8 @@ from dispatch_core.stores.contract import Store
 from dispatch_core.stores.memory import MemoryStore
 from dispatch_core.stores.migrations import upgrade
 from dispatch_core.stores.sql import open_store
-from tests.postgres import binaries, running
+from tests import mariadb, postgres
+from tests.stores.databases import MariadbShelf
 from tests.stores.records import commit_id, committed, created, fresh, held, keep_trying
 
 WRITERS = 20
@@ -98,9 +99,11 @@ def databases() -> Iterator[dict[str, str | None]]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         found: dict[str, str | None] = {"memory": None, "sqlite": f"sqlite:///{Path(folder) / 'jobs.db'}"}
-        programs = binaries()
-        if programs is not None:
-            found["postgresql"] = stack.enter_context(running(programs)).url("postgres")
+        if (programs := postgres.binaries()) is not None:
+            found["postgresql"] = stack.enter_context(postgres.running(programs)).url("postgres")
+        if (program := mariadb.program()) is not None:
+            server = stack.enter_context(mariadb.running(program))
+            found["mariadb"] = server.url(asyncio.run(MariadbShelf(server, "bench").take()))
         yield found
 
 

@@ -34,7 +34,7 @@ def launched(state: State) -> Record:
 
 
 def row(record: Record | None, owner: str | None = "supervisor 1") -> Listed:
-    return Listed(key="k", uid=UID, record=record, problem="", created=AT, updated=AT, owner=owner)
+    return Listed(key="k", uid=UID, revision=1, record=record, problem="", created=AT, updated=AT, owner=owner)
 
 
 def waiting(reason: Reason) -> Record:

@@ -1,7 +1,7 @@
 """Whole campaigns: no promise is broken in a thousand histories, every fault comes, and every guard is missed.
 
-The seeds and the hash kept beside this file belong to the code as it is: what changes a decision, a draw or a law changes
-them. `pytest --rewrite` writes the hash anew, `dispatch simulate --guards -o json` prints the seeds.
+The seeds and the hash kept beside this file belong to the code as it is: what changes a decision, a draw or a law
+changes them. `pytest --rewrite` writes the hash anew, `dispatch simulate --guards -o json` prints the seeds.
 """
 
 import json
@@ -29,7 +29,6 @@ FAILED = [int(line.split()[0]) for line in (HERE / "failed.txt").read_text().spl
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
     quiet()
-
 
 
 @pytest.mark.promise("V1")
@@ -82,10 +81,12 @@ def test_the_same_seeds_are_the_same_histories_everywhere(request: pytest.Fixtur
 
 
 def hash_of(hash_seed: str) -> str:
-    code = (
-        "from dispatch_core.simulator.campaign import quiet, run_seeds; from dispatch_core.simulator.history import Asked;"
-        "quiet(); print(run_seeds(range(40), Asked()).hash)"
-    )
+    code = """
+from dispatch_core.simulator.campaign import quiet, run_seeds
+from dispatch_core.simulator.history import Asked
+quiet()
+print(run_seeds(range(40), Asked()).hash)
+"""
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.check_output([sys.executable, "-c", code], text=True, env=env, cwd=ROOT).strip()
 

@@ -10,8 +10,18 @@ import pytest
 
 from dispatch_core.stores.contract import Store
 from dispatch_core.stores.migrations import upgrade
+from tests.mariadb import MariadbServer
 from tests.postgres import PostgresServer
-from tests.stores.databases import Database, InMemory, OnPostgres, OnSqlite, Shelf, administer
+from tests.stores.databases import (
+    Database,
+    InMemory,
+    MariadbShelf,
+    OnMariadb,
+    OnPostgres,
+    OnServer,
+    OnSqlite,
+    PostgresShelf,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +38,21 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def shelf_name() -> str:
+    """Another folder of tests may have a shelf on the same server."""
+    return f"dispatch_{uuid.uuid4().hex[:8]}"
+
+
 @pytest.fixture(scope="session")
-def shelf(postgres_server: PostgresServer) -> Shelf:
+def postgres_shelf(postgres_server: PostgresServer) -> PostgresShelf:
     """PostgreSQL databases with the tables in them."""
-    template = f"dispatch_{uuid.uuid4().hex[:8]}"  # another folder of tests may have a shelf on the same server
-    asyncio.run(administer(postgres_server, f"CREATE DATABASE {template}"))
-    asyncio.run(upgrade(postgres_server.url(template)))
-    return Shelf(postgres_server, template)
+    return PostgresShelf(postgres_server, shelf_name())
+
+
+@pytest.fixture(scope="session")
+def mariadb_shelf(mariadb_server: MariadbServer) -> MariadbShelf:
+    """MariaDB databases with the tables in them."""
+    return MariadbShelf(mariadb_server, shelf_name())
 
 
 @pytest.fixture
@@ -47,21 +65,34 @@ async def sqlite(sqlite_template: Path, tmp_path: Path) -> AsyncIterator[OnSqlit
 
 
 @pytest.fixture
-async def postgresql(shelf: Shelf) -> AsyncIterator[OnPostgres]:
-    database = await OnPostgres.make(shelf)
+async def postgresql(postgres_shelf: PostgresShelf) -> AsyncIterator[OnPostgres]:
+    database = await OnPostgres.make(postgres_shelf)
     yield database
     await database.end()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture
+async def mariadb(mariadb_shelf: MariadbShelf) -> AsyncIterator[OnMariadb]:
+    database = await OnMariadb.make(mariadb_shelf)
+    yield database
+    await database.end()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest) -> Database:
     """One database of each kind, empty."""
     return InMemory() if request.param == "memory" else request.getfixturevalue(request.param)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def breakable(request: pytest.FixtureRequest) -> OnSqlite | OnPostgres:
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def breakable(request: pytest.FixtureRequest) -> OnSqlite | OnServer:
     """One database of each kind whose connections can be broken."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> OnServer:
+    """One database on each kind of server, whose lines pass a proxy."""
     return request.getfixturevalue(request.param)
 
 

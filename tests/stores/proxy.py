@@ -1,6 +1,6 @@
-"""A TCP proxy between a store and PostgreSQL that breaks the line at a chosen moment.
+"""A TCP proxy between a store and its server that breaks the line at a chosen moment.
 
-It knows one word of PostgreSQL's protocol, the COMMIT that a client sends as a simple query, and otherwise counts what
+It knows one word of the server's protocol, the COMMIT that a client sends as a plain query, and otherwise counts what
 passes. What it breaks is broken for real: the client sees a closed connection, the server one that hangs up.
 """
 
@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-COMMIT = b"COMMIT;"
 LATER_SECONDS = 0.6
 
 
@@ -29,8 +28,8 @@ async def nothing() -> None:
 class Proxy:
     """Passes everything on, until it is told to break a commit, or the n-th packet."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._server_port = host, port
+    def __init__(self, host: str, port: int, word: bytes) -> None:
+        self._host, self._server_port, self._word = host, port, word
         self._lines: set[asyncio.Task[None]] = set()
         self._break_at: Moment | None = None
         self._then: Callable[[], Awaitable[None]] = nothing
@@ -81,7 +80,7 @@ class Proxy:
 
     async def _upwards(self, line: "Line") -> None:
         while data := await self._next(line.client_reader):
-            if COMMIT in data and self._break_at is not None:
+            if self._word in data and self._break_at is not None:
                 moment, self._break_at = self._break_at, None
                 self.broken += 1
                 await self._break(line, data, moment)

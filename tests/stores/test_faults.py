@@ -13,12 +13,13 @@ from dispatch_core.errors import CommitUnknown, Conflict, StoreUnavailable
 from dispatch_core.record import Record, encode
 from dispatch_core.stores.contract import Lease
 from dispatch_core.stores.sql import SqlStore
-from tests.stores.databases import OnPostgres, OnSqlite
+from tests.stores.databases import OnServer, OnSqlite, Refusal
 from tests.stores.proxy import Moment
 from tests.stores.records import commit_id, committed, created, fresh, held, keep_trying
 
-Breakable = OnSqlite | OnPostgres
+Breakable = OnSqlite | OnServer
 MOMENTS = [Moment.BEFORE, Moment.AFTER]
+REFUSALS = [Refusal("40001", 1213), Refusal("40P01", 1213), Refusal("55P03", 1205)]
 
 
 async def commits(store: SqlStore, record: Record) -> list[str]:
@@ -85,13 +86,13 @@ class TestUnknownCommit:
         written = await committed(store, held(record, "ada"), lease=lease)
         assert await other.read(record.key) == written
 
-    async def test_that_lands_after_the_line_broke_is_waited_for(self, postgresql: OnPostgres) -> None:
+    async def test_that_lands_after_the_line_broke_is_waited_for(self, server: OnServer) -> None:
         """The old connection's transaction still holds the row: who looked past it would judge too early."""
-        store, other = await postgresql.open_breakable(), await postgresql.open()
+        store, other = await server.open_breakable(), await server.open()
         record = await created(store)
-        postgresql.break_commit(Moment.LATER)
+        server.break_commit(Moment.LATER)
         written = await committed(store, held(record, "ada"), commit="once")
-        assert postgresql.broken == 1
+        assert server.broken == 1
         assert await other.read(record.key) == written
         assert await commits(other, record) == [record.commit, "once"]
 
@@ -123,10 +124,10 @@ class TestUnknownCommit:
         assert await commits(other, record) == ["once"]
         assert len(await other.jobs()) == 1
 
-    async def test_of_a_create_that_lands_later(self, postgresql: OnPostgres) -> None:
-        store, other = await postgresql.open_breakable(), await postgresql.open()
+    async def test_of_a_create_that_lands_later(self, server: OnServer) -> None:
+        store, other = await server.open_breakable(), await server.open()
         asked = fresh()
-        postgresql.break_commit(Moment.LATER)
+        server.break_commit(Moment.LATER)
         record = await created(store, asked)
         assert record.uid == asked.uid
         assert await commits(other, record) == [record.commit]
@@ -135,6 +136,7 @@ class TestUnknownCommit:
     async def test_of_a_create_that_cannot_be_read_back(self, breakable: Breakable, moment: Moment) -> None:
         store = await breakable.open_breakable()
         asked = fresh()
+        await store.jobs()  # SQLAlchemy sends MySQL a COMMIT of its own on every new line
         breakable.break_commit(moment, breakable.cut_off)
         with pytest.raises(CommitUnknown):
             await created(store, asked)
@@ -162,12 +164,12 @@ class TestEveryStep:
     """The line breaks, or the database refuses, at each step in turn."""
 
     @pytest.mark.promise("C5")
-    async def test_connection_reset_at_each_packet(self, postgresql: OnPostgres) -> None:
+    async def test_connection_reset_at_each_packet(self, server: OnServer) -> None:
         """Whatever was on the way, either way, a commit and a create land once, and a read reads."""
-        other, proxy = await postgresql.open(), postgresql.proxy
+        other, proxy = await server.open(), server.proxy
         broken_at = 0
         while proxy.broken == broken_at:
-            store = await postgresql.open_breakable()
+            store = await server.open_breakable()
             proxy.packets_left = broken_at
             record = await created(store, fresh(f"job {broken_at}"))
             written = await committed(store, held(record, "ada"))
@@ -206,48 +208,63 @@ class TestEveryStep:
             step += 1
         assert step > 8
 
-    @pytest.mark.parametrize("state", ["40001", "40P01"], ids=["serialization failure", "deadlock"])
+    @pytest.mark.parametrize("refusal", REFUSALS, ids=["serialization failure", "deadlock", "row not free"])
+    async def test_refused_at_each_statement(self, server: OnServer, refusal: Refusal) -> None:
+        """Of a create, a claim, a commit under it, a read, a history, a list and a release, in turn."""
+        step = 0
+        while server.refused == step:
+            store = await server.open()
+            server.refuse_statement(step, refusal)
+            record = await created(store, fresh(f"job {step}"))
+            lease = await store.acquire(record, "one", 60)
+            written = await committed(store, held(record, "ada"), lease=lease)
+            assert await store.read(record.key) == written
+            assert await commits(store, record) == [record.commit, written.commit]
+            assert [row.owner for row in await store.jobs(key_prefix=record.key)] == ["one"]
+            await store.release(lease)
+            await store.close()
+            step += 1
+        assert step > 10
+
+    @pytest.mark.parametrize("refusal", REFUSALS, ids=["serialization failure", "deadlock", "row not free"])
     @pytest.mark.parametrize("table", ["dispatch_job", "dispatch_history"])
-    async def test_refused_for_the_sake_of_another(self, postgresql: OnPostgres, state: str, table: str) -> None:
-        await postgresql.alter("CREATE SEQUENCE tries")
-        await postgresql.alter(
-            f"""CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                IF nextval('tries') % 3 <> 0 THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END IF;
-                RETURN NEW; END $$"""
-        )
-        await postgresql.alter(
-            f"CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()"
-        )
-        store = await postgresql.open()
+    @pytest.mark.parametrize("when", ["INSERT", "UPDATE"])
+    async def test_refused_for_the_sake_of_another(
+        self, server: OnServer, refusal: Refusal, table: str, when: str
+    ) -> None:
+        """Two tries of every write of one kind are refused, and the third is not."""
+        await server.refuse(table, when, refusal)
+        store = await server.open()
         record = await created(store)
-        written = await committed(store, held(record, "ada"))
+        lease = await store.acquire(record, "one", 60)
+        written = await committed(store, held(record, "ada"), lease=lease)
+        await store.renew(lease, 60)
+        await store.release(lease)
         assert await store.read(record.key) == written
         assert await commits(store, record) == [record.commit, written.commit]
+        assert [row.owner for row in await store.jobs()] == [None]
+        assert (await store.acquire(record, "two", 60)).epoch == 2
 
-    async def test_refused_for_good(self, postgresql: OnPostgres) -> None:
-        store = await postgresql.open()
+    @pytest.mark.parametrize("table", ["dispatch_job", "dispatch_history"])
+    async def test_refused_for_good(self, server: OnServer, table: str) -> None:
+        store = await server.open()
         record = await store.read((await created(store)).key)
-        before = await postgresql.document(record.uid)
-        await postgresql.alter(
-            """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-               $$ BEGIN RAISE EXCEPTION 'never' USING ERRCODE = '40001'; END $$"""
-        )
-        await postgresql.alter(
-            "CREATE TRIGGER refuse BEFORE INSERT ON dispatch_history FOR EACH ROW EXECUTE FUNCTION refuse()"
-        )
-        with pytest.raises(StoreUnavailable, match="never"):
+        before = await server.document(record.uid)
+        await server.refuse(table, "UPDATE" if table == "dispatch_job" else "INSERT", REFUSALS[0], of=0)
+        with pytest.raises(StoreUnavailable, match="not now"):
             await committed(store, held(record, "ada"))
-        assert await postgresql.document(record.uid) == before
+        assert await server.document(record.uid) == before
         assert await commits(store, record) == [record.commit]
 
-    async def test_row_kept_by_a_silent_client(self, postgresql: OnPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_row_kept_by_a_silent_client(self, server: OnServer, monkeypatch: pytest.MonkeyPatch) -> None:
         """A statement that waits for ever does not keep the caller for ever."""
         monkeypatch.setattr("dispatch_core.stores.engine.STATEMENT_SECONDS", 0.3)
-        store = await postgresql.open()
+        monkeypatch.setattr("dispatch_core.stores.sql.PAUSES", ())
+        store = await server.open()
         record = await created(store)
-        async with (await postgresql.open())._engine.connect() as silent:
+        async with (await server.open())._engine.connect() as silent:
             await silent.exec_driver_sql("SELECT 1 FROM dispatch_job FOR UPDATE")
-            with pytest.raises(StoreUnavailable, match="TimeoutError"):
+            with pytest.raises(StoreUnavailable, match=r"TimeoutError|Lock wait timeout"):
                 await committed(store, held(record, "ada"))
         assert (await committed(store, held(record, "ada"))).revision == 2
 
@@ -322,22 +339,20 @@ async def test_a_database_that_is_away(
 
 
 @pytest.mark.promise("C5")
-async def test_a_database_that_falls_silent_in_mid_commit(
-    postgresql: OnPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_database_that_falls_silent_in_mid_commit(server: OnServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line breaks and nothing ever answers: the call ends all the same, and says that it does not know."""
-    store = await postgresql.open_breakable()
+    store = await server.open_breakable()
     record = await created(store)
     monkeypatch.setattr("dispatch_core.stores.sql.TRANSACTION_SECONDS", 0.2)
 
     async def silence() -> None:
-        postgresql.proxy.refuses = True
+        server.proxy.refuses = True
         await asyncio.sleep(30)
 
-    postgresql.break_commit(Moment.AFTER, silence)
+    server.break_commit(Moment.AFTER, silence)
     with pytest.raises(CommitUnknown):
         await committed(store, held(record, "ada"), commit="once")
-    await postgresql.restore()
+    await server.restore()
     monkeypatch.undo()
     assert (await committed(store, held(record, "ada"), commit="once")).revision == 2
     assert await commits(store, record) == [record.commit, "once"]

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import aiosqlite
+import pymysql
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
 from dispatch_core.errors import BadInput, NotFound, StoreUnavailable
-from dispatch_core.stores.engine import make_engine
+from dispatch_core.stores.engine import is_repeatable, make_engine
 from dispatch_core.stores.migrations import upgrade
 from dispatch_core.stores.schema import DatabaseTime, job, metadata
 from dispatch_core.stores.sql import SqlStore, open_store
 from tests.postgres import PostgresServer, free_port
-from tests.stores.databases import OnPostgres, OnSqlite
+from tests.stores.databases import OnMariadb, OnPostgres, OnServer, OnSqlite
 from tests.stores.records import committed, created, fresh, held, keep_trying
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +77,7 @@ class TestUrls:
 
 
 class TestUnavailable:
-    async def test_without_tables(self, breakable: OnSqlite | OnPostgres) -> None:
+    async def test_without_tables(self, breakable: OnSqlite | OnServer) -> None:
         store = await breakable.open()
         if isinstance(breakable, OnSqlite):
             breakable.query("DROP TABLE dispatch_job")
@@ -151,6 +153,14 @@ class TestUnavailable:
         with pytest.raises(BadInput, match="cannot hold"):
             await created(store, fresh("a\0b"))
 
+    @pytest.mark.parametrize("number", [1040, 1047, 1205, 1213, 1927, 2006, 2013])
+    async def test_mysql_is_asked_again_by_its_number(self, number: int) -> None:
+        """Its drivers give an SQLSTATE too, which is HY000 for nearly all of these."""
+        cause = pymysql.err.OperationalError(number, "not now", sqlstate="HY000")
+        assert is_repeatable(OperationalError("UPDATE", {}, cause))
+        never = pymysql.err.OperationalError(1235, "never", sqlstate="HY000")
+        assert not is_repeatable(OperationalError("UPDATE", {}, never))
+
 
 class TestConnections:
     async def test_closing_leaves_no_thread(self, sqlite: OnSqlite) -> None:
@@ -188,6 +198,14 @@ class TestConnections:
         await committed(store, await store.read(record.key))
         assert words == ['SELECT dispatch_job."key",', "BEGIN IMMEDIATE", "UPDATE dispatch_job", "INSERT INTO"]
 
+    async def test_of_mariadb_wait_for_a_row_and_no_longer(self, mariadb: OnMariadb) -> None:
+        store = await mariadb.open()
+        await store.jobs()
+        async with store._engine.connect() as connection:
+            asked = "SELECT @@innodb_lock_wait_timeout, @@tx_isolation, @@character_set_client"
+            (row,) = await connection.exec_driver_sql(asked)
+        assert tuple(row) == (15, "READ-COMMITTED", "utf8mb4")
+
     async def test_of_postgresql_do_not_keep_a_row_for_ever(self, postgresql: OnPostgres) -> None:
         store = await postgresql.open()
         await store.jobs()
@@ -196,7 +214,7 @@ class TestConnections:
             isolation = (await connection.exec_driver_sql("SHOW transaction_isolation")).scalar()
         assert (idle, isolation) == ("1min", "read committed")
 
-    async def test_more_callers_than_connections(self, breakable: OnSqlite | OnPostgres) -> None:
+    async def test_more_callers_than_connections(self, breakable: OnSqlite | OnServer) -> None:
         store = await breakable.open()
         record = await created(store)
         assert await asyncio.gather(*(store.read(record.key) for _ in range(200))) == [record] * 200

@@ -1,0 +1,78 @@
+"""The commands that need no store of yours: `simulate` and `demo` show what dispatch does in worlds of their own.
+
+One rule: as in `app`, nothing slow is imported here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from dispatch_core.cli.app import Output, OutputOption, app
+from dispatch_core.cli.screen import Screen
+
+__all__ = ["app"]
+
+
+@app.command()
+def simulate(
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="A:B", help="From seed A to below B; default 0:1000.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="This one history.", min=0)] = None,
+    lasting: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="As many as fit into it: 10m.")
+    ] = None,
+    supervisors: Annotated[int, typer.Option("--supervisors", help="At most so many at once.", min=1, max=3)] = 3,
+    faults: Annotated[str, typer.Option("--faults", metavar="all|none|NAME,...", help="What may go wrong.")] = "all",
+    guard_off: Annotated[
+        str, typer.Option("--guard-off", metavar="NAME,...", help="Take these conditions away, and nothing else.")
+    ] = "",
+    guards: Annotated[
+        bool,
+        typer.Option("--guards", help="Take each guard away in turn (or those of --guard-off), until it is missed."),
+    ] = False,
+    points: Annotated[
+        bool, typer.Option("--points", help="A crash and a stall at every single point of each seed's plan.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Programs side by side; default: one a core.", min=1)
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Run the real supervisor in a world in which everything goes wrong, and check every promise.
+
+    Exits with 1 on a broken promise, on a kind of fault that never came, and on histories that are too tame."""
+    from dispatch_core.cli import simulating
+
+    screen = Screen(as_json=output is Output.JSON)
+    if guards:
+        return simulating.guards(
+            screen, seeds=seeds, supervisors=supervisors, faults=faults, only=guard_off, workers=workers
+        )
+    if points:
+        return simulating.points(screen, seeds=seeds, seed=seed, supervisors=supervisors)
+    return simulating.simulate(
+        screen,
+        seeds=seeds,
+        seed=seed,
+        lasting=lasting,
+        supervisors=supervisors,
+        faults=faults,
+        guard_off=guard_off,
+        workers=workers,
+    )
+
+
+if find_spec("dispatch_core.demo") is not None:
+
+    @app.command()
+    def demo(
+        keep: Annotated[bool, typer.Option("--keep", help="Leave Airflow's page up, and say where.")] = False,
+        output: OutputOption = Output.TEXT,
+    ) -> int:
+        """Show a job that outlives its supervisor, in a throwaway Airflow."""
+        return int(import_module("dispatch_core.demo").run(keep, output is Output.JSON))
