@@ -176,9 +176,9 @@ class Database:
                 answer = work()
             except DispatchError as error:
                 answer = error
-            back(answer, tape.seconds(0.002, 0.02))
+            back(answer)
 
-        return await world.exchange(self.being, tape.seconds(0.002, 0.03), act)
+        return await world.exchange(self.being, tape.seconds(0.002, 0.05), act)
 
     def _struck(self, fault: Fault) -> bool:
         return self.world.faults.strikes(fault, self.being.tape)

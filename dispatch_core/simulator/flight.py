@@ -48,7 +48,8 @@ class Flight:
         if self._struck(Fault.CALL_LATE):
             self.there = world.bounds.window_seconds * tape.seconds(1.0, 3.0)
         self._lingers = 0.0
-        if self._struck(Fault.EFFECT_LATE):
+        tries = 3 if sent.kind in (Kind.HOLD, Kind.RELEASE) else 1  # there are few of them
+        if any(self._struck(Fault.EFFECT_LATE) for _ in range(tries)):
             self._linger()
         self._lost = self._struck(Fault.CALL_LOST)
         self._again = tape.seconds(0.1, world.bounds.window_seconds) if self._struck(Fault.CALL_DOUBLED) else None

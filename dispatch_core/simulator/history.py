@@ -103,6 +103,7 @@ class History:
         self._see = self._seen_and_explained if compares else self._seen
         self.world.on_event = self._see
         self.calm_at: float | None = None
+        self.settled = False
         self.landing = 0.0
         """When the last object came into being."""
 
@@ -117,10 +118,10 @@ class History:
         for number, name in enumerate(self.names):
             world.clock.at(1.0 + number * self.tape.branch(f"begin {name}").seconds(0.1, 4.0), self._begin, name)
         world.clock.at(self.lasts, self._calm)
-        world.clock.run_until(lambda: self._is_settled and self.calm_at is not None, self.lasts)
-        world.clock.run_until(lambda: self._is_settled, self.lasts + BOUND_SECONDS)
+        world.clock.run_until(lambda: self.settled and self.calm_at is not None, self.lasts)
+        world.clock.run_until(lambda: self.settled, self.lasts + BOUND_SECONDS)
         settled = world.now
-        if not self._is_settled:
+        if not self.settled:
             text = closing.says_so(self.judge.truth) or f"it is not settled {BOUND_SECONDS:g} s after faults stopped"
             self.judge.broken("settles", text, world.now)
         elif not self.judge.violations:
@@ -130,11 +131,6 @@ class History:
                 self.judge.broken("nothing_left", left, world.now)
         self._bury()
         return self._told(settled)
-
-    @property
-    def _is_settled(self) -> bool:
-        record = self.world.record
-        return record is not None and record.settled
 
     def _is_swept(self) -> bool:
         """Whether all that was on its way has landed, and the janitor has looked since."""
@@ -196,7 +192,7 @@ class History:
 
     def _begin(self, name: str) -> None:
         being = self.world.being(name)
-        if self._is_settled or being.work is not None or self.world.record is None:
+        if self.settled or being.work is not None or self.world.record is None:
             if self.world.record is None:
                 self.world.clock.at(self.world.now + 0.5, self._begin, name)
             return
@@ -221,7 +217,7 @@ class History:
 
     def _stopped(self, being: Being, why: str) -> None:
         """A supervisor that came to its end begins again, until the job is settled; when all is calm, one is enough."""
-        if self._is_settled:
+        if self.settled:
             return
         after = being.tape.among((5.0, 0.5, 20.0, 70.0)) * being.tape.seconds(0.5, 1.5)
         if self.faults.calm:
@@ -260,6 +256,8 @@ class History:
             now=lambda: self.world.own_now(being),
             fresh_id=self.world.fresh_id,
         )
+        for supervisor in janitor.supervisors.values():
+            supervisor.record_seconds = 30.0
         again: Callable[[str], None] = lambda why: None if why == "done" else self._again_janitor()  # noqa: E731
         self.world.begin(being, janitor.run, again)
 
@@ -298,7 +296,8 @@ class History:
         kind = type(event)
         if kind is Made:
             self.landing = event.at
-        elif kind is Committed and event.after.settled and self.calm_at is None:  # type: ignore[union-attr]
+        elif kind is Committed and event.after.settled:  # type: ignore[union-attr]
+            self.settled = True
             self.world.clock.at(event.at + 20.0, self._calm)  # nothing more is to be seen in what goes wrong
         self.payload.see(event)
         self.moments.see(event)

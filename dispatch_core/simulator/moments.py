@@ -195,9 +195,8 @@ class Moments:
     # --- outages and lies
 
     def _be_silent(self) -> bool:
-        self.world.silent_until = self.world.now + self.tape.among(
-            (60.0, 20.0, 120.0, 300.0, 20.0, 60.0, 120.0, 3600.0)
-        )
+        minutes = self.tape.among((60.0, 20.0, 120.0, 300.0))
+        self.world.silent_until = self.world.now + (3600.0 if self.tape.chance(0.03) else minutes)
         return True
 
     def _be_slow(self) -> bool:
@@ -251,7 +250,7 @@ class Moments:
             return
         if asked:
             self.world.count(fault)
-            if fault is Fault.HOLD and being.tape.chance(0.4):
+            if fault is Fault.HOLD and being.tape.chance(0.6):
                 await self._waver(being, client)
 
     async def _waver(self, being: Being, client: Client) -> None:

@@ -216,7 +216,12 @@ class World:
                 future.set_result(value)
 
         def back(value: Any, seconds: float = 0.0) -> None:
-            self.clock.at(self.now + seconds, deliver, value, actor=being)
+            if seconds:
+                self.clock.at(self.now + seconds, deliver, value, actor=being)
+                return
+            before, self.clock.acting = self.clock.acting, being
+            deliver(value)
+            self.clock.acting = before
 
         self.clock.at(self.now + there, act, back)
         try:
