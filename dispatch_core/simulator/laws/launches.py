@@ -47,8 +47,15 @@ def alone(truth: Truth, event: Started) -> str | None:
     return f"{thing.id} began to run beside {', '.join(t.id for t in others)}" if others else None
 
 
-def retired(truth: Truth, event: Started) -> str | None:
-    """P1: a retired object never runs."""
+def retired(truth: Truth, event: Started | Sent) -> str | None:
+    """P1, G7: a retired object never runs, and nothing is sent for it but a Stop."""
+    if type(event) is Sent:
+        record = truth.read_by(event)
+        row = record.object(event.object or "") if record is not None else None
+        if row is None or not row.retired or event.kind is Kind.STOP:
+            return None
+        return f"{_name(event)} was sent by {event.actor}, who had read that it is retired"
+    assert type(event) is Started  # noqa: S101 - what ON says
     thing = truth.objects[event.id]
     row = truth.newest.object(event.id)
     if row is None or not row.retired or not thing.ours or event.run in thing.excused:
@@ -186,7 +193,7 @@ LAWS: dict[str, Law] = {
 ON: dict[str, tuple[type, ...]] = {
     "authorized": (Started,),
     "alone": (Started,),
-    "retired": (Started,),
+    "retired": (Started, Sent),
     "not_held": (Started,),
     "no_open_after_cancel": (Sent,),
     "committed_first": (Sent,),
