@@ -7,6 +7,7 @@ from dispatch_core.record import Call, Kind, Outcome, Result
 from dispatch_core.simulator.trace import Vanished
 from tests.simulator.laws_of_launching import with_a_duplicate
 from tests.simulator.story import Story, breaks, respects
+from tests.world import UID
 
 # --- lowest
 
@@ -43,6 +44,15 @@ def the_lower_one_is_retired(s: Story) -> None:
     two_attempts_made_objects(s)
     s.record_seen("o1")
     s.object("o1", retired=True)
+    s.choose("o2")
+
+
+@respects("lowest")
+def the_lower_one_is_somebody_elses(s: Story) -> None:
+    s.stray("f1", f"dispatch-{UID}-1-1")
+    s.record_seen("f1", foreign=True)
+    s.authorize(attempts=2)
+    s.make("o2", 2)
     s.choose("o2")
 
 
@@ -158,6 +168,17 @@ def an_earlier_object_came_back_after_the_listing(s: Story) -> None:
             Call(kind=Kind.OPEN, object="o2", run=1, hold=0, committed=began, deadline=s.host(20.0)),
         )
     )
+
+
+@respects("shut_until")
+def an_earlier_object_came_back_and_the_listing_hides_it(s: Story) -> None:
+    s.run("o1")
+    s.finished("o1")
+    s.launch("o2", why="person ann")
+    s.reran("o1")
+    s.look("o2")
+    s.look("o2")
+    s.decide(Kind.OPEN, "o2")
 
 
 @respects("shut_until")

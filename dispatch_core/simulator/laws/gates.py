@@ -27,23 +27,20 @@ def lowest(truth: Truth, event: Committed) -> str | None:
         if chosen is None or known.get(submission.number) is not None:
             continue
         listings = truth.listings.get(event.actor, ())
-        if not any(chosen == _lowest(truth, listing, submission.number, event.before) for listing in listings):
+        if not any(_is_lowest(truth, listing, chosen, event.before) for listing in listings):
             return f"{chosen} was chosen for submission {submission.number}, and no listing showed it as the lowest"
     return None
 
 
-def _lowest(truth: Truth, listing: Listing, submission: int, before: Record | None) -> str | None:
-    """The object that counts by this listing; None: it cannot tell."""
-    retired = {object.id for object in before.objects if object.retired} if before is not None else set()
-    shown = [
-        (tags.attempt, s.id)
-        for s in listing.objects
-        if (tags := read_name(s.name))
-        and tags.uid == truth.uid
-        and tags.submission == submission
-        and s.id not in retired
-    ]
-    return min(shown)[1] if shown and listing.complete else None
+def _is_lowest(truth: Truth, listing: Listing, chosen: str, before: Record | None) -> bool:
+    """Whether a complete listing shows it, and no lower attempt of its submission that could count."""
+    out = {o.id for o in before.objects if o.retired or o.foreign} if before is not None else set()
+    names = {shown.id: read_name(shown.name) for shown in listing.objects if shown.id not in out}
+    name = names.get(chosen)
+    if name is None or not listing.complete:
+        return False
+    same = [other for other in names.values() if other and other[:2] == (truth.uid, name.submission)]
+    return name.attempt == min(other.attempt for other in same)
 
 
 def shut_until(truth: Truth, event: Committed) -> str | None:
@@ -64,26 +61,30 @@ def _why_shut(truth: Truth, event: Committed, open: Call) -> Iterator[str]:
         yield "it is not the one that counts"
     if sum(1 for _ in calls_made(before, after)) > 1 or _starts(after) > _starts(before):
         yield "another call was decided with it"
-    yield from _in_the_way(truth, after, open)
+    yield from _in_the_way(truth, after, open, event.actor)
     for intent in after.intents:
         id, _, run = intent.key.partition("/")
         if id == open.object and run.isdigit() and int(run) < open.run and intent.cause is not Cause.VANISHED:
             yield f"the {intent.do} for run {run} is not carried out"
 
 
-def _in_the_way(truth: Truth, record: Record, open: Call) -> Iterator[str]:
+def _in_the_way(truth: Truth, record: Record, open: Call, actor: str) -> Iterator[str]:
     """Duplicates that are not retired, and whatever else of the job is alive.
 
-    Excused is what came back after the listing began that the Open rests on, and what a person said is gone.
+    Excused is what a person said is gone, and what came back by itself and was not shown since: after the listing
+    began, or hidden by one that lies.
     """
     began = truth.moment(open.committed)
+    shown = {sighting.id for listing in truth.listings.get(actor, ()) for sighting in listing.objects}
     for object in record.objects:
         if object.foreign or object.id == open.object:
             continue
         if object.submission == len(record.submissions) and not object.retired:
             yield f"{object.id} is not retired"
         thing = truth.objects.get(object.id)
-        if thing is not None and thing.there and thing.alive and thing.disturbed < began and object.gone is None:
+        if thing is None or not thing.there or not thing.alive or object.gone is not None:
+            continue
+        if thing.disturbed < 0 or (thing.disturbed < began and object.id in shown):
             yield f"{object.id} is alive"
 
 

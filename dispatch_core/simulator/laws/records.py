@@ -203,9 +203,12 @@ def gone_is_gone(truth: Truth, event: Committed) -> str | None:
 
 
 def _created_after_all(truth: Truth, event: Committed) -> str | None:
-    """An object of a submission that ended as never created, or refused; a person's word is the person's."""
-    known = {unit.key for unit in event.before.budget} if event.before is not None else set()
-    ended = [unit.key for unit in event.after.budget if unit.key.startswith("submission/") and unit.key not in known]
+    """An object of a submission that ended as never created, or refused; where it is recorded and has ended, it may be.
+
+    What a person disposed of is left to the person.
+    """
+    paid = {unit.key for unit in event.before.budget} if event.before is not None else set()
+    ended = [unit.key for unit in event.after.budget if unit.key.startswith("submission/") and unit.key not in paid]
     outcome = event.after.outcome if event.before is not None and event.before.outcome is None else None
     if outcome is not None and outcome.cause in (Cause.NEVER_CREATED, Cause.REFUSED):
         ended.append(submission_key(len(event.after.submissions)))
@@ -216,7 +219,8 @@ def _created_after_all(truth: Truth, event: Committed) -> str | None:
             by = thing.by
             if by is None or by.submission != submission.number or by.attempt in disposed:
                 continue
-            if thing.there and not thing.beyond and thing.made_at < truth.looked.get(event.actor, 0.0):
+            known = event.after.object(thing.id) is not None and not thing.alive
+            if thing.there and not known and not thing.beyond and thing.made_at < truth.looked.get(event.actor, 0.0):
                 return f"submission {submission.number} was taken to have made nothing, and {thing.id} is there"
     return None
 
