@@ -7,7 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from dispatch_core.simulator.laws import LAWS, ON, closing
-from tests.simulator import laws_of_closing, laws_of_gates, laws_of_launching, laws_of_records  # noqa: F401 - their stories
+from tests.simulator import (  # noqa: F401 - their stories
+    laws_of_calls,
+    laws_of_closing,
+    laws_of_gates,
+    laws_of_launching,
+    laws_of_outcomes,
+    laws_of_records,
+)
 from tests.simulator.story import BREACHES, NEAR_MISSES, Story, Tells
 
 AT_THE_END = ("says_so", "nothing_left")
