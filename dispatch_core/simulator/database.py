@@ -117,7 +117,8 @@ class Database:
         if self._struck(Fault.COMMIT_REPEATED):
             self.world.count(Fault.COMMIT_REPEATED)
             await self._broken(attempt if tape.chance(0.5) else lambda: None, None)
-        elif self._struck(Fault.COMMIT_UNKNOWN):
+            return await self._repeated(attempt, rules.unknown(key, commit))
+        if self._struck(Fault.COMMIT_UNKNOWN):
             self.world.count(Fault.COMMIT_UNKNOWN)
             raise await self._broken(attempt if tape.chance(0.5) else lambda: None, rules.unknown(key, commit))
         elif self._struck(Fault.COMMIT_LATE):
@@ -125,6 +126,14 @@ class Database:
             self.world.clock.at(self.world.now + tape.among((0.5, 3.0, 12.0)), _quietly, attempt)
             raise await self._broken(lambda: None, rules.unknown(key, commit))
         written: Record = await self._ask(attempt)
+        return written
+
+    async def _repeated(self, attempt: Callable[[], Record], unknown: DispatchError) -> Record:
+        """The same commit once more; where that fails as well, nobody can tell."""
+        try:
+            written: Record = await self._ask(attempt)
+        except StoreUnavailable as error:
+            raise unknown from error
         return written
 
     async def _broken(self, attempt: Callable[[], Any], error: DispatchError | None) -> DispatchError:

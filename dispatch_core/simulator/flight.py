@@ -137,10 +137,13 @@ class Flight:
         thing = world.scheduler.things.get(sent.object) if sent.object is not None else None
         taken = world.scheduler.reused.get(sent.object) if sent.object is not None else None
         name, run = (thing.name, thing.run) if thing is not None else (taken or "", sent.run if taken else 0)
-        meant = thing is not None and thing.alive and (thing.name, thing.run) == (sent.name, sent.run)
-        if sent.kind is Kind.STOP and meant and self._struck(Fault.STOP_IGNORED):
-            world.count(Fault.STOP_IGNORED)
-            reply = Reply(answer=Answer.DONE)
+        ignored = sent.kind is Kind.STOP and thing is not None and thing.alive and self._struck(Fault.STOP_IGNORED)
+        if thing is not None and ignored:
+            thing.stubborn, stubborn = True, thing.stubborn
+            reply = self.act()  # the host compares all the same
+            thing.stubborn = stubborn
+            if reply.answer is Answer.DONE:
+                world.count(Fault.STOP_IGNORED)
         else:
             reply = self.act()
         self._arrived(reply, name, run)

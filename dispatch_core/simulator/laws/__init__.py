@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatch_core.simulator.laws import closing, launches, records
+from dispatch_core.simulator.laws import closing, gates, launches, records
 from dispatch_core.simulator.laws.truth import Truth, Violation
 from dispatch_core.simulator.trace import Event
 
@@ -16,6 +16,7 @@ __all__ = ["LAWS", "Judge", "Truth", "Violation"]
 
 LAWS: dict[str, Callable[[Truth, Event], str | None]] = {
     **launches.LAWS,
+    **gates.LAWS,
     **records.LAWS,
     **closing.LAWS,
 }
@@ -41,11 +42,12 @@ class Judge:
             text = law(self.truth, event)
             if text is not None:
                 self.broken(name, text, event.at)
+        self.truth.remember(event)
 
     def broken(self, law: str, text: str, at: float) -> None:
         if all(known.law != law for known in self.violations):
             self.violations.append(Violation(law, text, at))
 
 
-ON: dict[str, tuple[type, ...]] = {**launches.ON, **records.ON, **closing.ON}
+ON: dict[str, tuple[type, ...]] = {**launches.ON, **gates.ON, **records.ON, **closing.ON}
 """The kinds of event that each law looks at."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatch_core.reasons import FOR_A_PERSON, Reason
+from dispatch_core.reasons import FOR_A_PERSON
 from dispatch_core.record import Answer, Record
 from dispatch_core.simulator.laws.truth import Truth
-from dispatch_core.simulator.trace import Committed, Made, Started, Stopped
+from dispatch_core.simulator.trace import Committed, Made, Reran, Started, Stopped
 
 Law = Callable[[Truth, Any], str | None]
 
@@ -49,11 +49,13 @@ def nothing_runs_after(truth: Truth, event: Started) -> str | None:
     return f"run {event.run} of {thing.id} began after the record was settled"
 
 
-def lands_only_late(truth: Truth, event: Made) -> str | None:
-    """S1: what comes into being after settlement is a Start that landed after it had expired."""
+def lands_only_late(truth: Truth, event: Made | Reran) -> str | None:
+    """S1, L4: what comes into being after settlement is a Start that landed after it had expired; no requeue does."""
     if truth.settled_at is None or event.by is None:
         return None
-    if event.beyond:
+    if type(event) is Reran:
+        return f"{event.id} was requeued after the record was settled"
+    if type(event) is Made and event.beyond:
         return None
     return f"{event.id} came into being after the record was settled, by a Start that had not expired"
 
@@ -75,7 +77,7 @@ def says_so(truth: Truth) -> str | None:
     if record.settled or any(not hold.lifted for hold in record.holds):
         return None
     wait = record.wait
-    if wait is not None and (wait.reason in FOR_A_PERSON or wait.reason is Reason.HELD):
+    if wait is not None and wait.reason in FOR_A_PERSON:
         return None
     return f"the job has come to rest at revision {record.revision}, and does not say what it waits for"
 
@@ -96,6 +98,6 @@ LAWS: dict[str, Law] = {
 ON: dict[str, tuple[type, ...]] = {
     "accounted_for": (Committed,),
     "nothing_runs_after": (Started,),
-    "lands_only_late": (Made,),
+    "lands_only_late": (Made, Reran),
     "nobody_breaks": (Stopped,),
 }

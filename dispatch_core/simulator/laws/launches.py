@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dispatch_core.names import object_name
 from dispatch_core.plan import RESERVED, Action
 from dispatch_core.record import Answer, Kind, Record
-from dispatch_core.simulator.laws.truth import Truly, Truth
+from dispatch_core.simulator.laws.truth import Truly, Truth, named
 from dispatch_core.simulator.trace import Arrived, Reran, Sent, Started
 
 Law = Callable[[Truth, Any], str | None]
@@ -46,8 +47,15 @@ def alone(truth: Truth, event: Started) -> str | None:
     return f"{thing.id} began to run beside {', '.join(t.id for t in others)}" if others else None
 
 
-def retired(truth: Truth, event: Started) -> str | None:
-    """P1: a retired object never runs."""
+def retired(truth: Truth, event: Started | Sent) -> str | None:
+    """P1, G7: a retired object never runs, and nothing is sent for it but a Stop."""
+    if type(event) is Sent:
+        record = truth.read_by(event)
+        row = record.object(event.object or "") if record is not None else None
+        if row is None or not row.retired or event.kind is Kind.STOP:
+            return None
+        return f"{_name(event)} was sent by {event.actor}, who had read that it is retired"
+    assert type(event) is Started  # noqa: S101 - what ON says
     thing = truth.objects[event.id]
     row = truth.newest.object(event.id)
     if row is None or not row.retired or not thing.ours or event.run in thing.excused:
@@ -56,12 +64,16 @@ def retired(truth: Truth, event: Started) -> str | None:
 
 
 def not_held(truth: Truth, event: Started) -> str | None:
-    """G8, L3: nothing starts that a hold is asked for, if it was asked for before its Open was sent."""
+    """G8, L3: nothing starts that a hold is asked for, if it was asked for before its Open was sent.
+
+    Excused where somebody else took the hold off the object after the listing began that the Open was decided on.
+    """
     thing = truth.objects[event.id]
     open = thing.opened.get(event.run)
-    if open is None or event.run in thing.excused or thing.hold_by_admin:
+    record = truth.read_by(open) if open is not None else None
+    call = record.call(Kind.OPEN, event.id, event.run) if record is not None else None
+    if event.run in thing.excused or (call is not None and thing.taken_off >= truth.moment(call.committed)):
         return None
-    record = truth.read_by(open)
     lifted = {hold.number for hold in truth.newest.holds if hold.lifted}
     wanted = [hold.number for hold in record.holds if not hold.lifted] if record is not None else []
     standing = [number for number in wanted if number not in lifted]
@@ -79,10 +91,36 @@ def no_open_after_cancel(truth: Truth, event: Sent) -> str | None:
 
 
 def committed_first(truth: Truth, event: Sent) -> str | None:
-    """G4, L1: every call is committed, with its deadline, before it is sent."""
-    what = f"{event.submission}.{event.attempt}" if event.kind is None else event.object
-    named = (event.kind, what, event.run, event.deadline)
-    return None if named in truth.named else f"{_name(event)} was sent by {event.actor}, and no commit holds it"
+    """G4, L1: every call is committed, with its deadline, before it is sent, each repetition too."""
+    if named(event) not in truth.named:
+        return f"{_name(event)} was sent by {event.actor}, and no commit holds it"
+    return f"{_name(event)} was sent twice, and committed once" if named(event) in truth.sent else None
+
+
+def carries_its_name(truth: Truth, event: Sent) -> str | None:
+    """G4, X2: a Start makes an object of its own name, and StopJob names every attempt of a record with an outcome."""
+    if event.kind is None:
+        name = object_name(truth.uid, event.submission, event.attempt)
+        return None if event.name == name else f"{_name(event)} was sent, and would make {event.name}"
+    if event.kind is not Kind.STOP_JOB:
+        return None
+    record = truth.read_by(event)
+    if record is None or record.outcome is None:
+        return f"the stop of the job was sent by {event.actor}, who had read of no outcome"
+    left = set(record.names()) - set(event.names)
+    return f"the stop of the job was sent, and leaves out {', '.join(sorted(left))}" if left else None
+
+
+def read_again(truth: Truth, event: Sent) -> str | None:
+    """X3: an Open is sent only by one whose last read showed the very revision that committed it."""
+    if event.kind is not Kind.OPEN or event.object is None or event.read == 0:
+        return None
+    read, before = truth.revisions[event.read - 1], truth.revisions[event.read - 2] if event.read > 1 else None
+    call = read.call(Kind.OPEN, event.object, event.run)
+    earlier = before.call(Kind.OPEN, event.object, event.run) if before is not None else None
+    if call is not None and call.deadline == event.deadline and (earlier is None or earlier.count < call.count):
+        return None
+    return f"{_name(event)} was sent by {event.actor}, who had read revision {event.read}, which did not commit it"
 
 
 def as_named(truth: Truth, event: Arrived) -> str | None:
@@ -104,6 +142,16 @@ def comes_back_gated(truth: Truth, event: Reran) -> str | None:
     if event.by is None or not event.open:
         return None
     return f"{event.id} was requeued, and came back with its gate open"
+
+
+def requeued_for_a_unit(truth: Truth, event: Reran) -> str | None:
+    """G3: what is requeued by us was paid for by the end of the run before."""
+    if event.by is None:
+        return None
+    rule = truth.newest.spent(f"{event.id}/{event.run - 1}")
+    if rule is not None and (rule.startswith(RESERVED) or _relaunches(truth.newest, rule)):
+        return None
+    return f"{event.id} was requeued, and nothing was spent on the end of run {event.run - 1}"
 
 
 def within_budget(truth: Truth, event: Started) -> str | None:
@@ -134,19 +182,25 @@ LAWS: dict[str, Law] = {
     "not_held": not_held,
     "no_open_after_cancel": no_open_after_cancel,
     "committed_first": committed_first,
+    "carries_its_name": carries_its_name,
+    "read_again": read_again,
     "as_named": as_named,
     "comes_back_gated": comes_back_gated,
+    "requeued_for_a_unit": requeued_for_a_unit,
     "within_budget": within_budget,
 }
 
 ON: dict[str, tuple[type, ...]] = {
     "authorized": (Started,),
     "alone": (Started,),
-    "retired": (Started,),
+    "retired": (Started, Sent),
     "not_held": (Started,),
     "no_open_after_cancel": (Sent,),
     "committed_first": (Sent,),
+    "carries_its_name": (Sent,),
+    "read_again": (Sent,),
     "as_named": (Arrived,),
     "comes_back_gated": (Reran,),
+    "requeued_for_a_unit": (Reran,),
     "within_budget": (Started,),
 }

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from dispatch_core.plan import NEVER_RAN, Cause
 from dispatch_core.reasons import CHOICE, Reason
-from dispatch_core.record import Call, Kind, Object, Outcome, Record, Result, State, run_key
+from dispatch_core.record import (
+    Call,
+    Kind,
+    Object,
+    Outcome,
+    Record,
+    Result,
+    State,
+    is_late,
+    run_key,
+    submission_key,
+)
 from dispatch_core.simulator.laws.truth import Truly, Truth
 from dispatch_core.simulator.trace import Acknowledged, Committed, Refused
 
@@ -22,6 +34,13 @@ def one_after_the_other(truth: Truth, event: Committed) -> str | None:
     return None
 
 
+def read_first(truth: Truth, event: Committed) -> str | None:
+    """C1: who commits had read, or made, the revision that it is committed against."""
+    if event.before is None or event.before.revision in truth.known.get(event.actor, ()):
+        return None
+    return f"{event.actor} committed onto revision {event.before.revision}, which it had never read"
+
+
 def acknowledged(truth: Truth, event: Acknowledged) -> str | None:
     """C5: a commit that was acknowledged is there, as the revision that was said."""
     known = truth.revisions[event.revision - 1].commit if event.revision <= len(truth.revisions) else "nothing"
@@ -31,7 +50,7 @@ def acknowledged(truth: Truth, event: Acknowledged) -> str | None:
 def refused(truth: Truth, event: Refused) -> str | None:
     """C5: a commit that was refused did not land."""
     landed = next((record for record in truth.revisions if record.commit == event.commit), None)
-    if landed is None or event.why in ("CommitUnknown", "StoreUnavailable"):
+    if landed is None or event.why == "CommitUnknown":
         return None
     return f"{event.actor} was told {event.why}, and its commit had landed as revision {landed.revision}"
 
@@ -64,7 +83,7 @@ def final(truth: Truth, event: Committed) -> str | None:
         return f"the outcome was {before.outcome.result}, and was changed"
     if len(after.submissions) > len(before.submissions) or _attempts(after) > _attempts(before):
         return f"a launch was authorized though the job has {before.outcome.result}"
-    new = [call for call in _made(before, after) if call.kind not in (Kind.STOP, Kind.STOP_JOB)]
+    new = [call for call in calls_made(before, after) if call.kind not in (Kind.STOP, Kind.STOP_JOB)]
     return f"{new[0].kind} of {new[0].object} was decided though the job has {before.outcome.result}" if new else None
 
 
@@ -77,7 +96,7 @@ def _attempts(record: Record) -> int:
     return sum(len(submission.attempts) for submission in record.submissions)
 
 
-def _made(before: Record | None, after: Record) -> Iterator[Call]:
+def calls_made(before: Record | None, after: Record) -> Iterator[Call]:
     """The calls that this commit allows."""
     known = {call.identity: call.count for call in before.calls} if before is not None else {}
     return (call for call in after.calls if known.get(call.identity) != call.count)
@@ -93,10 +112,20 @@ def kept(truth: Truth, event: Committed) -> str | None:
             return f"{old.canonical} was canonical for submission {old.number}, and {new.canonical} took its place"
         if len(new.attempts) < len(old.attempts):
             return f"an attempt of submission {old.number} was forgotten"
+        late = [a.number for a, b in zip(old.attempts, new.attempts, strict=False) if is_late(a) > is_late(b)]
+        if late:
+            return f"attempt {old.number}.{late[0]} was late, and counts again"
     if len(after.submissions) < len(before.submissions):
         return "a submission was forgotten"
     if not set(before.budget) <= set(after.budget):
         return "a unit of budget was given back"
+    counts = {call.identity: call.count for call in after.calls}
+    lost = [call for call in before.calls if counts.get(call.identity, 0) < call.count]
+    if lost:
+        return f"{lost[0].kind} of {lost[0].object} was forgotten"
+    standing = {hold.number for hold in after.holds if not hold.lifted}
+    if len(after.holds) < len(before.holds) or any(h.lifted and h.number in standing for h in before.holds):
+        return "a hold was forgotten, or asked for again"
     rows = {object.id: object for object in after.objects}
     return next((text for old in before.objects if (text := _moved_back(old, rows.get(old.id)))), None)
 
@@ -117,16 +146,17 @@ def _moved_back(old: Object, new: Object | None) -> str:
 
 
 def budgets(truth: Truth, event: Committed) -> str | None:
-    """G3: no rule is used more often than its budget, and no more is launched than was paid for."""
+    """G3: no rule is used more often than its budget, and what is launched again was paid for under its own key."""
     after = event.after
     for rule in (*after.plan.rules, NEVER_RAN):
         if rule.limit is not None and after.used(rule.name) > rule.limit:
             return f"{rule.name} was used {after.used(rule.name)} times, and has a budget of {rule.limit}"
-    asked = sum(submission.why.startswith("person ") for submission in after.submissions)
-    if len(after.submissions) > 1 + len(after.budget) + asked:
-        return (
-            f"{len(after.submissions)} submissions were authorized, and {1 + len(after.budget) + asked} were paid for"
-        )
+    why = Counter(submission.why for submission in after.submissions if not submission.why.startswith("person "))
+    for key, times in why.items():
+        if times > 1:
+            return f"{key} launched {times} times"
+        if key != "first" and after.spent(key) is None:
+            return f"{key} launched again, and nothing was spent on it"
     return None
 
 
@@ -155,6 +185,9 @@ def _is_over(thing: Truly, run: int) -> bool:
 def gone_is_gone(truth: Truth, event: Committed) -> str | None:
     """C4: what is called vanished, or never created, is not there."""
     before, after = event.before, event.after
+    text = _created_after_all(truth, event)
+    if text is not None:
+        return text
     known = {intent.key for intent in before.intents} if before is not None else set()
     for intent in after.intents:
         thing = truth.objects.get(intent.key.partition("/")[0])
@@ -166,6 +199,29 @@ def gone_is_gone(truth: Truth, event: Committed) -> str | None:
         last = after.submissions[-1].canonical
         thing = truth.objects.get(last or "")
         return f"{last} was taken to be gone, and is there" if thing is not None and thing.there else None
+    return None
+
+
+def _created_after_all(truth: Truth, event: Committed) -> str | None:
+    """An object of a submission that ended as never created, or refused; where it is recorded and has ended, it may be.
+
+    What a person disposed of is left to the person.
+    """
+    paid = {unit.key for unit in event.before.budget} if event.before is not None else set()
+    ended = [unit.key for unit in event.after.budget if unit.key.startswith("submission/") and unit.key not in paid]
+    outcome = event.after.outcome if event.before is not None and event.before.outcome is None else None
+    if outcome is not None and outcome.cause in (Cause.NEVER_CREATED, Cause.REFUSED):
+        ended.append(submission_key(len(event.after.submissions)))
+    for key in ended:
+        submission = event.after.submissions[int(key.partition("/")[2]) - 1]
+        disposed = {attempt.number for attempt in submission.attempts if attempt.disposed}
+        for thing in truth.ours():
+            by = thing.by
+            if by is None or by.submission != submission.number or by.attempt in disposed:
+                continue
+            known = event.after.object(thing.id) is not None and not thing.alive
+            if thing.there and not known and not thing.beyond and thing.made_at < truth.looked.get(event.actor, 0.0):
+                return f"submission {submission.number} was taken to have made nothing, and {thing.id} is there"
     return None
 
 
@@ -187,8 +243,13 @@ _TOLD = frozenset(
 def true_outcome(truth: Truth, event: Committed) -> str | None:
     """An outcome that a rule or the default set is what the scheduler's history says."""
     before, outcome = event.before, event.after.outcome
-    if before is None or before.outcome is not None or outcome is None or outcome.by.startswith("ann"):
+    if before is None or before.outcome is not None or outcome is None:
         return None
+    if outcome.by.startswith("ann"):
+        asked = before.wait is not None and before.wait.reason in CHOICE
+        return None if asked or outcome.result is Result.CANCELLED else "it was resolved, and nobody had been asked"
+    if outcome.result is Result.CANCELLED:
+        return "it was cancelled, and nobody had asked for it"
     last = event.after.submissions[-1].canonical if event.after.submissions else None
     thing = truth.objects.get(last or "")
     if thing is None:
@@ -206,19 +267,22 @@ def _untrue(thing: Truly, outcome: Outcome) -> str | None:
 
 
 def _while_it_ran(thing: Truly, outcome: Outcome, record: Record) -> str | None:
-    """A run may go on beside an outcome only where a timed rule set it, or the scheduler ran the object again."""
-    if not thing.running or thing.ending or thing.run in thing.excused or thing.disturbed >= 0:
+    """A run may go on beside an outcome only where a timed rule set it, or where somebody else opened that run."""
+    if not thing.running or thing.ending or thing.run in thing.excused:
         return None
-    if outcome.cause is Cause.DEADLINE:
+    rule = record.plan.rule(outcome.by)
+    if outcome.cause is Cause.DEADLINE and rule is not None and rule.when.timed:
         return None
     return f"the job has {outcome.result} ({outcome.cause}) while {thing.id} was running"
 
 
 def stops_only_what_it_may(truth: Truth, event: Committed) -> str | None:
-    """G7: a Stop never names the object that counts, unless the job has an outcome or a timed rule intends more."""
+    """G7: a Stop never names the object that counts, unless the job has an outcome or a timed rule intends more; and
+    no other one that is not retired, or counted earlier."""
     before, after = event.before, event.after
+    counted = {submission.canonical for submission in after.submissions}
     newest = after.submissions[-1].canonical if after.submissions else None
-    for call in _made(before, after):
+    for call in calls_made(before, after):
         object = after.object(call.object) if call.object is not None else None
         if call.kind is not Kind.STOP or object is None:
             continue
@@ -229,6 +293,8 @@ def stops_only_what_it_may(truth: Truth, event: Committed) -> str | None:
             intent = after.intent(run_key(object.id, call.run))
             if intent is None or intent.cause is not None:
                 return f"a stop of {object.id} was decided, and it is the one that counts"
+        elif after.outcome is None and not object.retired and object.id not in counted:
+            return f"a stop of {object.id} was decided, and it is not retired"
     return None
 
 
@@ -241,6 +307,7 @@ def intents_are_paid_for(truth: Truth, event: Committed) -> str | None:
 
 LAWS: dict[str, Law] = {
     "one_after_the_other": one_after_the_other,
+    "read_first": read_first,
     "acknowledged": acknowledged,
     "refused": refused,
     "displaced": displaced,

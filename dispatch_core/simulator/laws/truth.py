@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from dispatch_core.evidence import Listing
 from dispatch_core.plan import End
 from dispatch_core.record import Kind, Record
 from dispatch_core.simulator.trace import (
@@ -59,8 +60,8 @@ class Truly:
     there: bool = True
     """It is still known to the scheduler."""
     hold: bool = False
-    hold_by_admin: bool = False
-    """The hold bit was last changed by a person, or by the scheduler."""
+    taken_off: float = -1.0
+    """When the hold bit was last taken off by a person at the scheduler, or by the scheduler itself."""
     opened: dict[int, Sent | None] = field(default_factory=dict)
     """By run: the Open that opened it; None: a person, or the scheduler itself."""
     started: list[int] = field(default_factory=list)
@@ -78,6 +79,12 @@ class Truly:
 Named = tuple[Kind | None, str | None, int, datetime]
 
 
+def named(sent: Sent) -> Named:
+    """What a commit must hold for this call to be sent."""
+    what = f"{sent.submission}.{sent.attempt}" if sent.kind is None else sent.object
+    return (sent.kind, what, sent.run, sent.deadline)
+
+
 class Truth:
     """All that is true at one moment."""
 
@@ -87,8 +94,16 @@ class Truth:
         self.revisions: list[Record] = []
         self.named: set[Named] = set()
         """Every call that a commit holds: its kind, object (or submission.attempt), run and deadline."""
+        self.sent: set[Named] = set()
+        """Every call that was sent before the event that is judged."""
         self.looked: dict[str, float] = {}
         """By actor: when its latest listing began."""
+        self.listings: dict[str, tuple[Listing, ...]] = {}
+        """By actor: its two latest listings; a commit that was given up may rest on the one before the last."""
+        self.known: dict[str, set[int]] = {}
+        """By actor: the revisions that it has read, or made."""
+        self.epoch: datetime | None = None
+        """The host's clock when time began."""
         self.settled_at: float | None = None
 
     @property
@@ -102,23 +117,41 @@ class Truth:
     def ours(self) -> list[Truly]:
         return [thing for thing in self.objects.values() if thing.by is not None]
 
+    def moment(self, host: datetime) -> float:
+        """A time by the host's clock, as one of this history; before everything where no listing was ever shown."""
+        return (host - self.epoch).total_seconds() if self.epoch is not None else -1.0
+
     def learn(self, event: Event) -> None:
         """What is true after this event."""
         kind = type(event)
-        if kind is Read or kind is Sent or kind is Acknowledged or kind is Arrived:
+        if kind is Sent or kind is Acknowledged or kind is Arrived:
             return
-        if kind is Committed:
+        if kind is Read:
+            self.known.setdefault(event.actor, set()).add(event.revision)  # type: ignore[union-attr]
+        elif kind is Committed:
             self._committed(event.after)  # type: ignore[union-attr]
+            self.known.setdefault(event.actor, set()).add(event.after.revision)  # type: ignore[union-attr]
             if event.after.settled and self.settled_at is None:  # type: ignore[union-attr]
                 self.settled_at = event.at
         elif kind is Looked:
-            if event.job:  # type: ignore[union-attr]
-                self.looked[event.actor] = event.began  # type: ignore[union-attr]
+            self._looked(event)  # type: ignore[arg-type]
         elif kind is Made:
             thing = Truly(event.id, event.name, event.at, event.by, event.beyond)  # type: ignore[union-attr,arg-type]
             self.objects[thing.id] = thing
         elif kind in _CHANGES:
             _CHANGES[kind](self.objects[event.id], event)  # type: ignore[union-attr]
+
+    def remember(self, event: Event) -> None:
+        """What was so before the next event."""
+        if type(event) is Sent:
+            self.sent.add(named(event))
+
+    def _looked(self, event: Looked) -> None:
+        if event.job:
+            self.looked[event.actor] = event.began
+            self.listings[event.actor] = (*self.listings.get(event.actor, ())[-1:], event.listing)
+        if self.epoch is None:
+            self.epoch = event.listing.began - timedelta(seconds=event.began)
 
     def _committed(self, record: Record) -> None:
         self.revisions.append(record)
@@ -158,7 +191,8 @@ def _reran(thing: Truly, event: Reran) -> None:
 
 def _hold(thing: Truly, event: HoldBit) -> None:
     thing.hold = event.on
-    thing.hold_by_admin = event.by is None
+    if event.by is None and not event.on:
+        thing.taken_off = event.at
 
 
 def _vanished(thing: Truly, event: Vanished) -> None:

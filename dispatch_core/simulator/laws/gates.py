@@ -1,0 +1,102 @@
+"""The laws of the gate: which object counts, and what must be so before the gate of one is opened.
+
+One rule: what a commit may rest on is what is true, and what the listings of its actor showed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dispatch_core.evidence import Listing
+from dispatch_core.names import read_name
+from dispatch_core.plan import Cause
+from dispatch_core.record import Call, Kind, Record
+from dispatch_core.simulator.laws.records import calls_made
+from dispatch_core.simulator.laws.truth import Truth
+from dispatch_core.simulator.trace import Committed
+
+Law = Callable[[Truth, Any], str | None]
+
+
+def lowest(truth: Truth, event: Committed) -> str | None:
+    """G6: the object that counts is the one of the lowest attempt that a complete listing shows and nobody retired."""
+    known = {s.number: s.canonical for s in event.before.submissions} if event.before is not None else {}
+    for submission in event.after.submissions:
+        chosen = submission.canonical
+        if chosen is None or known.get(submission.number) is not None:
+            continue
+        listings = truth.listings.get(event.actor, ())
+        if not any(_is_lowest(truth, listing, chosen, event.before) for listing in listings):
+            return f"{chosen} was chosen for submission {submission.number}, and no listing showed it as the lowest"
+    return None
+
+
+def _is_lowest(truth: Truth, listing: Listing, chosen: str, before: Record | None) -> bool:
+    """Whether a complete listing shows it, and no lower attempt of its submission that could count."""
+    out = {o.id for o in before.objects if o.retired or o.foreign} if before is not None else set()
+    names = {shown.id: read_name(shown.name) for shown in listing.objects if shown.id not in out}
+    name = names.get(chosen)
+    if name is None or not listing.complete:
+        return False
+    same = [other for other in names.values() if other and other[:2] == (truth.uid, name.submission)]
+    return name.attempt == min(other.attempt for other in same)
+
+
+def shut_until(truth: Truth, event: Committed) -> str | None:
+    """G8, X3: an Open is decided alone, of the object that counts, when nothing else of the job is left alive."""
+    for call in calls_made(event.before, event.after):
+        if call.kind is Kind.OPEN:
+            why = next(_why_shut(truth, event, call), None)
+            if why is not None:
+                return f"an open of {call.object} was decided, and {why}"
+    return None
+
+
+def _why_shut(truth: Truth, event: Committed, open: Call) -> Iterator[str]:
+    before, after = event.before, event.after
+    if after.outcome is not None:
+        yield f"the job has {after.outcome.result}"
+    if not after.submissions or after.submissions[-1].canonical != open.object:
+        yield "it is not the one that counts"
+    if sum(1 for _ in calls_made(before, after)) > 1 or _starts(after) > _starts(before):
+        yield "another call was decided with it"
+    yield from _in_the_way(truth, after, open, event.actor)
+    for intent in after.intents:
+        id, _, run = intent.key.partition("/")
+        if id == open.object and run.isdigit() and int(run) < open.run and intent.cause is not Cause.VANISHED:
+            yield f"the {intent.do} for run {run} is not carried out"
+
+
+def _in_the_way(truth: Truth, record: Record, open: Call, actor: str) -> Iterator[str]:
+    """Duplicates that are not retired, and whatever else of the job is alive.
+
+    Excused is what a person said is gone, and what came back by itself and was not shown since: after the listing
+    began, or hidden by one that lies.
+    """
+    began = truth.moment(open.committed)
+    shown = {
+        sighting.id: truth.moment(listing.began)
+        for listing in truth.listings.get(actor, ())
+        for sighting in listing.objects
+    }
+    """When a listing of the actor last showed each of them."""
+    for object in record.objects:
+        if object.foreign or object.id == open.object:
+            continue
+        if object.submission == len(record.submissions) and not object.retired:
+            yield f"{object.id} is not retired"
+        thing = truth.objects.get(object.id)
+        if thing is None or not thing.there or not thing.alive or object.gone is not None:
+            continue
+        if thing.disturbed < 0 or thing.disturbed < min(began, shown.get(object.id, -1.0)):
+            yield f"{object.id} is alive"
+
+
+def _starts(record: Record | None) -> int:
+    return sum(len(submission.attempts) for submission in record.submissions) if record is not None else 0
+
+
+LAWS: dict[str, Law] = {"lowest": lowest, "shut_until": shut_until}
+
+ON: dict[str, tuple[type, ...]] = {"lowest": (Committed,), "shut_until": (Committed,)}

@@ -1,0 +1,182 @@
+"""Stories for the laws of ends and outcomes: what the record says of a run is what the scheduler's history says."""
+
+from __future__ import annotations
+
+from dispatch_core.plan import Cause
+from dispatch_core.reasons import Reason
+from dispatch_core.record import Result, Wait
+from dispatch_core.simulator.trace import Slipped, Vanished
+from tests.simulator.story import COMPLETED, Story, breaks, respects
+from tests.world import EPOCH
+
+# --- gone_is_gone
+
+
+@breaks("gone_is_gone")
+def an_intent_for_what_vanished_and_is_there(s: Story) -> None:
+    s.launch()
+    s.finished("o1")
+    s.intend("o1/1", Cause.VANISHED)
+
+
+@breaks("gone_is_gone")
+def an_outcome_of_what_vanished_and_is_there(s: Story) -> None:
+    s.launch()
+    s.outcome(Result.FAILED, Cause.VANISHED)
+
+
+@breaks("gone_is_gone")
+def a_unit_for_a_submission_that_has_an_object(s: Story) -> None:
+    s.authorize()
+    s.make("o1")
+    s.look()
+    s.spend("submission/1")
+
+
+@breaks("gone_is_gone")
+def an_outcome_of_a_submission_that_has_an_object(s: Story) -> None:
+    s.authorize()
+    s.make("o1")
+    s.look()
+    s.outcome(Result.FAILED, Cause.NEVER_CREATED)
+
+
+@respects("gone_is_gone", "true_outcome")
+def it_vanished(s: Story) -> None:
+    s.launch()
+    s.tell(Vanished(s.now, "o1", True))
+    s.intend("o1/1", Cause.VANISHED)
+    s.outcome(Result.FAILED, Cause.VANISHED)
+
+
+@respects("gone_is_gone")
+def its_object_came_beyond_the_bound(s: Story) -> None:
+    s.authorize()
+    s.make("o1", beyond=True)
+    s.look()
+    s.spend("submission/1")
+
+
+@respects("gone_is_gone")
+def its_object_came_after_the_listing(s: Story) -> None:
+    s.authorize()
+    s.look()
+    s.make("o1")
+    s.outcome(Result.FAILED, Cause.NEVER_CREATED)
+
+
+@respects("gone_is_gone")
+def its_object_has_ended_and_is_recorded(s: Story) -> None:
+    s.authorize()
+    s.make("o1")
+    s.finished("o1")
+    s.record_seen("o1")
+    s.look()
+    s.spend("submission/1")
+
+
+@respects("gone_is_gone")
+def a_person_disposed_of_the_attempt(s: Story) -> None:
+    s.authorize()
+    s.make("o1")
+    s.attempt(disposed=True)
+    s.look()
+    s.spend("submission/1")
+
+
+# --- true_outcome
+
+
+@breaks("true_outcome")
+def it_succeeded_and_did_not_complete(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.outcome(Result.SUCCEEDED)
+
+
+@breaks("true_outcome")
+def it_failed_by_an_end_that_it_did_not_have(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.outcome(Result.FAILED, Cause.SIGNAL)
+
+
+@breaks("true_outcome")
+def it_succeeded_without_a_run(s: Story) -> None:
+    s.authorize()
+    s.outcome(Result.SUCCEEDED)
+
+
+@breaks("true_outcome", also=("gone_is_gone",))
+def it_failed_while_it_ran(s: Story) -> None:
+    s.run()
+    s.outcome(Result.FAILED, Cause.VANISHED)
+
+
+@breaks("true_outcome")
+def a_rule_that_is_not_timed_fails_what_runs(s: Story) -> None:
+    s.run()
+    s.outcome(Result.FAILED, Cause.DEADLINE, by="again")
+
+
+@breaks("true_outcome")
+def an_earlier_run_ends_the_job_beside_a_run_that_we_opened(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.reran("o1")
+    s.spend("o1/1")
+    s.open("o1", 2)
+    s.started("o1", 2)
+    s.outcome(Result.FAILED, Cause.EXIT)
+
+
+@breaks("true_outcome")
+def it_is_cancelled_by_a_rule(s: Story) -> None:
+    s.launch()
+    s.outcome(Result.CANCELLED)
+
+
+@breaks("true_outcome")
+def it_is_resolved_and_nobody_had_asked(s: Story) -> None:
+    s.run()
+    s.outcome(Result.SUCCEEDED, by="ann")
+
+
+@respects("true_outcome")
+def it_completed(s: Story) -> None:
+    s.run()
+    s.finished("o1", COMPLETED)
+    s.outcome(Result.SUCCEEDED)
+
+
+@respects("true_outcome")
+def it_is_cancelled_while_it_runs(s: Story) -> None:
+    s.run()
+    s.cancel()
+
+
+@respects("true_outcome")
+def it_is_resolved_when_a_person_was_asked(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.commit(wait=Wait(reason=Reason.HELD_BY_RULE, text="", since=EPOCH, object="o1"))
+    s.outcome(Result.SUCCEEDED, by="ann")
+
+
+@respects("true_outcome")
+def an_earlier_run_ends_the_job_beside_one_that_the_scheduler_began(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.reran("o1", open=True)
+    s.opened("o1", 2)
+    s.started("o1", 2)
+    s.outcome(Result.FAILED, Cause.EXIT)
+
+
+@respects("true_outcome")
+def it_ended_and_a_controller_takes_it_for_running(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.tell(Slipped(s.now, "o1", False))
+    s.started("o1")
+    s.outcome(Result.FAILED, Cause.EXIT)
