@@ -21,7 +21,7 @@ Back = Callable[..., None]
 
 
 @guard("host_refuses_after_deadline", promise="L1", without=True)
-def _is_in_time(now: datetime, deadline: datetime) -> bool:
+def is_in_time(now: datetime, deadline: datetime) -> bool:
     """The host refuses a call that starts after its deadline, by its own clock."""
     return now <= deadline
 
@@ -74,12 +74,12 @@ class Flight:
         """The same call, delivered a second time; nobody hears of it."""
         self.world.count(Fault.CALL_DOUBLED)
         if self._is_let_through():
-            self._act()
+            self._act(again=True)
         else:
-            self._arrived(Reply(answer=Answer.LATE))
+            self._arrived(Reply(answer=Answer.LATE), again=True)
 
     def _is_let_through(self) -> bool:
-        in_time = _is_in_time(self.world.host_now(), self.sent.deadline)
+        in_time = is_in_time(self.world.host_now(), self.sent.deadline)
         if not in_time:
             self.world.count(Fault.CALL_LATE)
         return in_time
@@ -118,7 +118,7 @@ class Flight:
         else:
             back(reply, self._back)
 
-    def _act(self) -> Reply:
+    def _act(self, *, again: bool = False) -> Reply:
         world, sent = self.world, self.sent
         thing = world.scheduler.things.get(sent.object) if sent.object is not None else None
         taken = world.scheduler.reused.get(sent.object) if sent.object is not None else None
@@ -128,12 +128,13 @@ class Flight:
             reply = Reply(answer=Answer.DONE)
         else:
             reply = self.act()
-        self._arrived(reply, name, run)
+        self._arrived(reply, name, run, again=again)
         world.changed()
         return reply
 
-    def _arrived(self, reply: Reply, name: str = "", run: int = 0) -> Reply:
-        self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, is_beyond(self.world, self.sent)))
+    def _arrived(self, reply: Reply, name: str = "", run: int = 0, *, again: bool = False) -> Reply:
+        beyond = is_beyond(self.world, self.sent)
+        self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, beyond, again))
         return reply
 
     def _struck(self, fault: Fault) -> bool:

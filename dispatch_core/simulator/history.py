@@ -27,7 +27,7 @@ from dispatch_core.simulator.laws import Judge, Violation, closing
 from dispatch_core.simulator.moments import Moments, asked_for
 from dispatch_core.simulator.payload import Payload
 from dispatch_core.simulator.tape import Branch, Place, Tape
-from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent
+from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent, Withheld
 from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Point, World
 from dispatch_core.supervisor import Supervisor
 
@@ -235,7 +235,9 @@ class History:
     async def _secret(self, being: Being, secret: Secret) -> str:
         if self.faults.strikes(Fault.SECRET_MISSING, being.tape):
             self.world.count(Fault.SECRET_MISSING)
-            raise DispatchError(f"there is no {secret.source} {secret.name!r}")
+            why = f"there is no {secret.source} {secret.name!r}"
+            self.world.tell(Withheld(self.world.now, being.name, why))
+            raise DispatchError(why)
         return "hunter2"
 
     def _leave(self, tape: Branch) -> bool:

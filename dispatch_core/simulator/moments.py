@@ -18,7 +18,7 @@ from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.scheduler import Thing
 from dispatch_core.simulator.tape import Branch
-from dispatch_core.simulator.trace import Event, Faulted, Read
+from dispatch_core.simulator.trace import UNCOUNTED, Event
 from dispatch_core.simulator.world import KEY, UID, Being, World
 
 PEOPLE = (Fault.CANCEL, Fault.HOLD, Fault.RELEASE, Fault.RESOLVE, Fault.DISPOSE)
@@ -84,7 +84,7 @@ class Moments:
 
     def see(self, event: Event) -> None:
         """Count the events that a moment may be at."""
-        if type(event) is Read or type(event) is Faulted:
+        if type(event) in UNCOUNTED:
             return
         self._events += 1
         for fault in self._at_event.pop(self._events, ()):
@@ -150,7 +150,7 @@ class Moments:
         ]
         for id in lost:
             scheduler.purges(id, lost=True)
-            scheduler.reused[id] = f"somebody-elses-{id}"
+            scheduler.reuses(id)
         return bool(lost)
 
     def _roll_back(self) -> bool:
