@@ -523,12 +523,17 @@ def commands(lines: list[str]) -> list[tuple[str, list[str]]]:
     return found
 
 
+def blocks_of(text: str) -> Iterator[list[str]]:
+    """The lines above the dashes, block after block."""
+    for block in text.rstrip("\n").split("\n\n"):
+        lines = block.split("\n")
+        yield lines[: lines.index(DASHES)] if DASHES in lines else lines
+
+
 def retold(path: Path) -> str:
     """The file as it would be if its steps were what its commands lead to."""
     teller, blocks = Teller(), []
-    for block in path.read_text().rstrip("\n").split("\n\n"):
-        lines = block.split("\n")
-        top = lines[: lines.index(DASHES)] if DASHES in lines else lines
+    for top in blocks_of(path.read_text()):
         told: list[str] = []
         for command, more in commands(top):
             try:

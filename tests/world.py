@@ -276,7 +276,7 @@ class World:
         return self.commit(merged, self.record.revision, name) if fresh else None
 
     def due(self, name: str, only: str | None = None) -> list[tuple[int, Start | Send]]:
-        """The calls of the committed decision that are yet to be made, with their places; or `only` the one so called."""
+        """The calls of the committed decision that are yet to be made, with their places; `only`: the one so called."""
         view = self.view(name)
         calls = view.decision.calls if view.decision is not None else ()
         landed = view.committed is not None

@@ -19,6 +19,9 @@ from dispatch_core.simulator.world import World
 Back = Callable[..., None]
 """The way back to the sender: a reply or an error, and after how many seconds."""
 
+BUSY = "the controller is busy"
+"""How the scheduler refuses what it could have carried out."""
+
 
 @guard("host_refuses_after_deadline", promise="L1", without=True)
 def is_in_time(now: datetime, deadline: datetime) -> bool:
@@ -64,7 +67,7 @@ class Flight:
             world.count(Fault.CALL_LOST)
         elif self._refused and self._is_let_through():
             world.count(Fault.CALL_REFUSED)
-            self._answer(back, self._arrived(Reply(answer=Answer.REFUSED, text="the controller is busy")))
+            self._answer(back, self._arrived(Reply(answer=Answer.REFUSED, text=BUSY)))
         elif self._is_let_through():
             self._take_effect(back)
         else:
