@@ -15,7 +15,8 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
     20 times, every 10m: a passes LIES, FATE
     a restarts; b takes the lease
       LIES: incomplete | silent[: WHY] | without o1 o2 | taking 5s
-      FATE: reply lost | nothing arrives | refused TEXT | late     of every call that is sent
+      FATE: reply lost | nothing arrives | refused TEXT | late     of every call that is sent; and, step by step,
+            given up (before it is sent) | abandoned (its sender leaves, and holds nothing of it)
     a's open o1 [#2] arrives | lands | is refused: TEXT [and replies]
                                  a call that was sent reaches the host, or takes effect, (again) now
     o1 runs [on n1] | is ending [END] | ends END | is purged | is lost | is hidden | is shown | is unrecognized
@@ -228,6 +229,10 @@ class Teller:
         r"(?:, having read revision (?P<revision>\d+))?(?P<fate>(, .*)?)"
     )
     def sends(self, who: str, call: str | None, revision: str | None, fate: str) -> Iterator[str]:
+        if fate == ", given up":
+            self.world.gives_up(who, call)
+            yield "gives the call up before it is sent, so unknown"
+            return
         asked = len(self.world.due(who, call))
         flights = self.world.sends(who, call, int(revision) if revision else None)
         for flight in flights:
@@ -245,6 +250,8 @@ class Teller:
             case ("reply", _, "lost"):
                 world.arrives(flight)
                 reply = Reply(answer=Answer.UNKNOWN)
+            case ("abandoned", _, _):
+                return "on its way, and nobody waits for it"
             case ("nothing", _, "arrives"):
                 reply = Reply(answer=Answer.UNKNOWN)
             case ("refused", _, text):
@@ -411,7 +418,7 @@ class Teller:
             case "requeues":
                 scheduler.reruns(id)
 
-    @says(r"somebody takes the id of (?P<id>o\d+)")
+    @says(r"somebody takes the id of (?P<id>[of]\d+)")
     def reused(self, id: str) -> None:
         self.world.scheduler.reuses(id)
 

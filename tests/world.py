@@ -31,8 +31,8 @@ from dispatch_core.names import object_name, read_name
 from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Answer, Kind, Record, Reply, State
 from dispatch_core.simulator.flight import is_in_time
-from dispatch_core.simulator.scheduler import Impossible, Scheduler
-from dispatch_core.simulator.trace import Event, Started
+from dispatch_core.simulator.scheduler import Impossible, Scheduler, Thing
+from dispatch_core.simulator.trace import Event, Reran, Started
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease
 from dispatch_core.supervisor import is_allowed, still_stands
@@ -287,6 +287,12 @@ class World:
             raise Impossible(f"{name} has sent what its decision allowed")
         return due
 
+    def gives_up(self, name: str, only: str | None = None) -> None:
+        """Calls that are not sent, of which their sender holds that it cannot tell."""
+        for number, call in self.due(name, only):
+            self.view(name).sent.add(number)
+            self.view(name).replies.append(replied(call, Reply(answer=Answer.UNKNOWN)))
+
     def sends(self, name: str, only: str | None = None, reread: int | None = None) -> list[Flight]:
         """Put the allowed calls on their way; an Open only while nothing was committed since, as a re-read shows it
         (X3)."""
@@ -349,10 +355,16 @@ class World:
     def _hear(self, event: Event) -> None:
         if type(event) is Started:
             self._check()
+        elif type(event) is Reran and event.by is None and event.open:
+            if any(t.open and t.phase is not State.ENDED and t.id != event.id for t in self._ours()):
+                self.scheduler.thing(event.id).excused = "the scheduler ran it again beside another"
+
+    def _ours(self) -> list[Thing]:
+        prefix = f"dispatch-{UID}-"
+        return [t for t in self.scheduler.things.values() if not t.excused and t.name.startswith(prefix)]
 
     def _check(self) -> None:
-        prefix = f"dispatch-{UID}-"
-        ours = [t for t in self.scheduler.things.values() if not t.excused and t.name.startswith(prefix)]
+        ours = self._ours()
         running = [t.id for t in ours if t.phase in ALIVE]
         opened = [t.id for t in ours if t.open and t.phase is not State.ENDED]
         for what, ids in (("run", running), ("are open", opened)):

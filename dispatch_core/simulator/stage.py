@@ -46,6 +46,10 @@ class Stage:
         self._reran: set[tuple[str, int]] = set()
         """Runs that came back with their gate open."""
         self._ended_by_rerun: End | None = None
+        self._making = ""
+        """The object that a Start has just made, whose arrival is not said yet."""
+        self._of_it: list[str] = []
+        """What is to be said of it once it is."""
         self._hears: dict[type, Callable[[int, Any], None]] = {
             Made: self._made,
             Opened: self._opened,
@@ -64,6 +68,12 @@ class Stage:
         if hears is not None:
             hears(place, event)
 
+    def has_arrived(self, place: int, at: float) -> None:
+        """Say what is to be said of an object only after the arrival of the Start that made it."""
+        for text in self._of_it:
+            self._say(place, at, text)
+        self._making, self._of_it = "", []
+
     def stopped(self, place: int, event: Arrived) -> None:
         """Say of a stop that arrived why it did not do what it might have."""
         touched, self._touched = self._touched, set()
@@ -81,6 +91,7 @@ class Stage:
 
     def _made(self, place: int, event: Made) -> None:
         self._phases[event.id], self._names[event.id] = event.phase, event.name
+        self._making = event.id if event.by is not None else ""
         if event.by is None:
             self._say(place, event.at, f"foreign {event.id} appears as {event.name}, {event.phase}")
 
@@ -146,7 +157,9 @@ class Stage:
     def _noted(self, place: int, event: Noted) -> None:
         if event.what == "is unrecognized":
             self._phases[event.id] = State.UNRECOGNIZED
-        if event.what != "progresses" or self._progress:
+        if event.id == self._making:
+            self._of_it.append(f"{event.id} {event.what}")
+        elif event.what != "progresses" or self._progress:
             self._say(place, event.at, f"{event.id} {event.what}")
 
     def _has_habit(self, place: float, at: float, id: str, habit: str) -> None:

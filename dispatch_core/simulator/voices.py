@@ -30,7 +30,7 @@ from dispatch_core.simulator.trace import (
     Unanswered,
     Withheld,
 )
-from dispatch_core.simulator.wording import call_title, new_calls, request
+from dispatch_core.simulator.wording import call_title, new_calls, reply_to, request
 from dispatch_core.simulator.world import EPOCH
 
 
@@ -61,7 +61,8 @@ class Voice:
     """What is known of one actor."""
 
     name: str
-    first_read: Reading | None = None
+    shown: Reading | None = None
+    """The read before the latest one: what a person was shown, who asks about it."""
     read: Reading | None = None
     at_pass: Pass | None = None
     given_up: Pass | None = None
@@ -72,6 +73,8 @@ class Voice:
     """It holds replies that no commit has."""
     merging: bool = False
     """Its decision was refused, and its evidence is not committed yet."""
+    refused: Reading | None = None
+    """The read of that decision's pass."""
     nothing_new: Reading | None = None
     """The read that may have shown that there is nothing of its evidence to commit."""
     revision: int = 0
@@ -81,6 +84,11 @@ class Voice:
     alone: bool = False
     """It allowed one call only."""
     landed: bool = False
+    landed_at: float = 0.0
+    unsent: list[str] = field(default_factory=list)
+    """As `calls`, until the next decision."""
+    sending: tuple[str, Said] | None = None
+    """The call that it sent last, and what was said of it."""
     reread: Reading | None = None
     """The read before an Open is sent."""
 
@@ -91,7 +99,8 @@ class Voices:
     def __init__(self, sentences: Sentences, bounds: Bounds) -> None:
         self._sentences = sentences
         self._say = sentences.say
-        self._silence = f"no listing within {bounds.window_seconds + bounds.call_seconds:g} s"
+        self._step_seconds = bounds.window_seconds + bounds.call_seconds
+        self._silence = f"no listing within {self._step_seconds:g} s"
         self._voices: dict[str, Voice] = {}
         self._newest = 0
         self._lease = ""
@@ -140,8 +149,7 @@ class Voices:
             voice.nothing_new = reading
         elif voice.landed and any(title.startswith("open ") for title in voice.calls):
             voice.reread = reading
-        voice.first_read = voice.first_read or reading
-        voice.read, voice.at_pass = reading, None
+        voice.shown, voice.read, voice.at_pass = voice.read, reading, None
 
     def _found(self, place: int, event: Looked | Unanswered) -> None:
         voice = self._of(event.actor)
@@ -186,6 +194,9 @@ class Voices:
         if event.before is None:
             return
         if event.by.startswith("evidence"):
+            since = voice.refused if voice.merging else None
+            self._gave_up(since or Reading(place, event.at, 0, True), voice, event)
+            self._abandoned(voice, event)
             self._say(place, event.at, f"{voice.name} merges{'' if voice.merging else ' replies'}")
             voice.merging, voice.nothing_new, voice.holds = False, None, False
         elif event.late and voice.given_up is not None:
@@ -195,12 +206,28 @@ class Voices:
         else:
             self._asked(place, event, voice)
 
+    def _gave_up(self, since: Reading, voice: Voice, event: Committed) -> None:
+        """Say of a call that it was given up before it was sent, before this read, if that is what was committed of it."""
+        for title in voice.unsent:
+            reply = reply_to(event.after, title)
+            if event.before is not None and reply is not None and reply_to(event.before, title) is None:
+                self._say(since.place - 0.25, since.at, f"{voice.name} sends {title}, given up")
+        voice.unsent = []
+
+    def _abandoned(self, voice: Voice, event: Committed) -> None:
+        """Say of a call that its sender left while it was on its way, if it commits no reply of it."""
+        sending, voice.sending = voice.sending, None
+        if not voice.merging and sending is not None and reply_to(event.after, sending[0]) is None:
+            sending[1].text, sending[1].part = sending[1].text.replace("nothing arrives", "abandoned"), ""
+
     def _decided(self, place: int, event: Committed, voice: Voice, told: Pass) -> None:
+        self._gave_up(told.read, voice, event)
         self._tell(voice, told)
         self._takes_lease(place, event, voice)
         told.commit = self._say(place, event.at, f"{voice.name} commits")
         assert event.before is not None  # noqa: S101 - what was decided, was decided of a record
         voice.calls, voice.revision = new_calls(event.before, event.after), event.after.revision
+        voice.unsent, voice.sending = list(voice.calls), None
         voice.alone, voice.landed, voice.reread, voice.holds = len(voice.calls) == 1, False, None, False
 
     def _takes_lease(self, place: int, event: Committed, voice: Voice) -> None:
@@ -229,7 +256,7 @@ class Voices:
         """A person's request."""
         assert event.before is not None  # noqa: S101 - the first commit is nobody's request
         what = request(event.before, event.after)
-        shown = voice.first_read
+        shown = voice.shown
         if shown is not None and shown.revision != event.before.revision and not what.startswith(("cancels", "holds")):
             self._say(shown.place, shown.at, f"{event.by} looks")
         self._say(place, event.at, f"{event.by} {what}")
@@ -237,7 +264,7 @@ class Voices:
     def _acknowledged(self, place: int, event: Acknowledged) -> None:
         voice = self._of(event.actor)
         if voice.at_pass is not None and event.revision == voice.revision:
-            voice.landed = True
+            voice.landed, voice.landed_at = True, event.at
 
     def _refused(self, place: int, event: Refused) -> None:
         voice = self._of(event.actor)
@@ -253,7 +280,7 @@ class Voices:
             if event.why == "Displaced":
                 self._displace(place, event.at, voice.name)
             self._say(place, event.at, f"{voice.name} commits")
-            voice.merging, voice.calls = True, []
+            voice.merging, voice.refused, voice.calls = True, told.read, []
 
     def _unknown(self, place: int, event: Refused, voice: Voice, told: Pass) -> None:
         if told.commit is not None:
@@ -283,7 +310,10 @@ class Voices:
         if reread is None:
             return
         voice.landed = False
+        if reread.at - voice.landed_at > self._step_seconds:
+            return  # it was given up, and what it held of that is in its next commit
         if reread.revision != voice.revision:
+            voice.unsent = []
             shown = f", having read revision {reread.revision}" if not reread.newest else ""
             self._say(reread.place, reread.at, f"{voice.name} sends{shown}")
             voice.holds = True
@@ -291,7 +321,7 @@ class Voices:
     def _withheld(self, place: int, event: Withheld) -> None:
         voice = self._of(event.actor)
         title = next((title for title in voice.calls if title.startswith("start ")), "")
-        voice.calls = [call for call in voice.calls if call != title]
+        self._is_sent(voice, title)
         self._sent.setdefault((voice.name, title), []).append(0)
         voice.holds = True
         self._say(place, event.at, f"{voice.name} sends{'' if voice.alone else f' {title}'}, refused {event.why}")
@@ -304,14 +334,19 @@ class Voices:
             if voice.at_pass.commit is not None and voice.at_pass.commit.text == "":
                 voice.at_pass.commit.text = f"{voice.name} commits, never landing"
         title = call_title(event.kind, event.object, event.submission, event.attempt)
-        voice.calls = [call for call in voice.calls if call != title]
+        self._is_sent(voice, title)
         self._sent.setdefault((voice.name, title), []).append(event.number)
         reread, voice.reread, voice.holds = voice.reread, None, True
         shown = ""
         if event.kind is Kind.OPEN and reread is not None and self._newest != reread.revision:
             shown = f", having read revision {reread.revision}"
         words = f"{voice.name} sends{'' if voice.alone else f' {title}'}{shown}"
-        self._say(place, event.at, f"{words}, nothing arrives", part="sends", of=event, whole=words)
+        said = self._say(place, event.at, f"{words}, nothing arrives", part="sends", of=event, whole=words)
+        voice.sending = (title, said)
+
+    def _is_sent(self, voice: Voice, title: str) -> None:
+        voice.calls = [call for call in voice.calls if call != title]
+        voice.unsent = [call for call in voice.unsent if call != title]
 
     def _arrived(self, place: int, event: Arrived) -> None:
         self._stage.stopped(place, event)
@@ -330,6 +365,7 @@ class Voices:
             whole = f", refused {reply.text}"
         words = f"{sent.actor}'s {title}{which} {how}{' and replies' if replies else ''}"
         self._say(place, event.at, words, part="arrives", of=sent, whole=whole)
+        self._stage.has_arrived(place, event.at)
 
 
 def _is_late(event: Arrived) -> bool:

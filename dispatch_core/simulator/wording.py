@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dispatch_core.evidence import Bounds, Capabilities
 from dispatch_core.plan import Cause, Changes, Delay, End, Plan, Rule, Spec, When
-from dispatch_core.record import Kind, Record
+from dispatch_core.record import Attempt, Call, Kind, Record, Reply
 
 GIB = 2**30
 
@@ -114,6 +114,18 @@ def new_calls(before: Record, after: Record) -> list[str]:
         for a in s.attempts
         if (s.number, a.number) not in attempts
     ]
+
+
+def reply_to(record: Record, title: str) -> Reply | None:
+    """What the record holds of the latest call that is so called."""
+    rows: list[Attempt | Call] = [
+        attempt
+        for submission in record.submissions
+        for attempt in submission.attempts
+        if call_title(None, None, submission.number, attempt.number) == title
+    ]
+    rows += [call for call in record.calls if call_title(call.kind, call.object) == title]
+    return max(rows, key=lambda row: row.deadline).reply if rows else None
 
 
 def request(before: Record, after: Record) -> str:
