@@ -11,7 +11,8 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
     a sends [CALL][, having read revision 3], FATE
     a asks for a listing; a's listing is taken [without o1]; a is given the | an incomplete listing
     a commits, unanswered | never landing; a reads back; a's commit lands
-    a passes LIES, FATE          all of these; "passes on" until a pass commits and sends nothing, "quietly" in one line
+    a passes LIES, FATE          all of these; "passes on" until a pass commits and sends nothing, "quietly" in one
+                                 line, "at once" in no time but the listing's
     20 times, every 10m: a passes LIES, FATE
     a restarts; b takes the lease
       LIES: incomplete | silent[: WHY] | without o1 o2 | taking 5s
@@ -263,6 +264,10 @@ class Teller:
         world.replies(flight, reply)
         return f"{fate}, so unknown" if fate in ("reply lost", "nothing arrives") else replied(reply)
 
+    @says(r"(?P<who>\w+) passes at once(?P<lies>( [^,]*?)?)(?P<fate>(, .*)?)")
+    def passes_at_once(self, who: str, lies: str, fate: str) -> Iterator[str]:
+        yield from self._one_pass(who, lies, fate, lasts=0.0)[0]
+
     @says(r"(?P<who>\w+) passes(?P<on> on)?(?P<quietly> quietly)?(?P<lies>( [^,]*?)?)(?P<fate>(, .*)?)")
     def passes(self, who: str, on: str | None, quietly: str | None, lies: str, fate: str) -> Iterator[str]:
         for _ in range(AT_MOST if on else 1):
@@ -288,7 +293,7 @@ class Teller:
             yield f"  {line}"
         yield f"  revision {self.world.record.revision}"
 
-    def _one_pass(self, who: str, lies: str, fate: str) -> tuple[list[str], bool]:
+    def _one_pass(self, who: str, lies: str, fate: str, lasts: float = PASS_SECONDS) -> tuple[list[str], bool]:
         world = self.world
         before = world.reads(who)
         world.lists(who, read_lies(lies))
@@ -305,7 +310,7 @@ class Teller:
             steps += self.sends(who, None, None, fate)
         if not steps or (committed is None and not decision.calls):
             steps.append(f"again in {decision.wake_seconds:g} s")
-        world.passes_time(PASS_SECONDS)
+        world.passes_time(lasts)
         return [*lines, *(f"  {step}" for step in steps)], committed is None and not decision.calls
 
     def _changes(self, before: Record, after: Record | None) -> tuple[str, ...]:

@@ -356,7 +356,8 @@ class World:
         if type(event) is Started:
             self._check()
         elif type(event) is Reran and event.by is None and event.open:
-            if any(t.open and t.phase is not State.ENDED and t.id != event.id for t in self._ours()):
+            beside = [t for t in self._ours() if t.open and t.phase is not State.ENDED and t.id != event.id]
+            if beside:
                 self.scheduler.thing(event.id).excused = "the scheduler ran it again beside another"
 
     def _ours(self) -> list[Thing]:

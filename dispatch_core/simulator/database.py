@@ -103,7 +103,7 @@ class Database:
         try:
             written = await self._committed(attempt, record.key, commit, tape)
         except DispatchError as error:
-            world.tell(Refused(world.now, self.being.name, against, type(error).__name__))
+            world.tell(Refused(world.now, self.being.name, against, type(error).__name__, commit))
             raise
         world.tell(Acknowledged(world.now, self.being.name, written.revision, commit))
         self.being.read = written.revision

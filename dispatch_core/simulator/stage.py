@@ -84,7 +84,7 @@ class Stage:
                 ids.append(event.sent.object)
             for id in ids:
                 if id not in touched and self._phases[id] is not State.ENDED:
-                    slow = self._phases[id] is State.ENDING and IGNORES != self._habits.get(id)
+                    slow = self._phases[id] is State.ENDING and self._habits.get(id) != IGNORES
                     self._has_habit(place, event.at, id, SLOWLY if slow else IGNORES)
 
     # --- each kind

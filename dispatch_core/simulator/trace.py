@@ -55,6 +55,7 @@ class Refused(NamedTuple):
     actor: str
     against: int
     why: str
+    commit: str
 
 
 class Hindered(NamedTuple):

@@ -30,7 +30,7 @@ from dispatch_core.simulator.trace import (
     Unanswered,
     Withheld,
 )
-from dispatch_core.simulator.wording import call_title, new_calls, reply_to, request
+from dispatch_core.simulator.wording import Named, call_title, new_calls, reply_to, request
 from dispatch_core.simulator.world import EPOCH
 
 
@@ -42,6 +42,8 @@ class Reading:
     at: float
     revision: int
     newest: bool
+    lefts: int = 0
+    """How often its reader had left its loop by then."""
 
 
 @dataclass
@@ -65,29 +67,33 @@ class Voice:
     """The read before the latest one: what a person was shown, who asks about it."""
     read: Reading | None = None
     at_pass: Pass | None = None
-    given_up: Pass | None = None
-    """Its commit may land yet."""
-    left: int = -1
-    """The place where its loop was last left."""
+    given_up: dict[str, Pass] = field(default_factory=dict)
+    """By their ids: commits that may land yet."""
+    lefts: int = 0
+    """How often its loop was left."""
+    restarts: int = 0
+    """How many of these are said, or need not be."""
     holds: bool = False
     """It holds replies that no commit has."""
     merging: bool = False
     """Its decision was refused, and its evidence is not committed yet."""
     refused: Reading | None = None
     """The read of that decision's pass."""
+    ended_merging: bool = False
+    """It was ended while its evidence may have been on its way."""
     nothing_new: Reading | None = None
     """The read that may have shown that there is nothing of its evidence to commit."""
     revision: int = 0
     """The one that its decision's commit made."""
-    calls: list[str] = field(default_factory=list)
+    calls: list[Named] = field(default_factory=list)
     """What that commit allowed, as far as it was not sent."""
     alone: bool = False
     """It allowed one call only."""
     landed: bool = False
     landed_at: float = 0.0
-    unsent: list[str] = field(default_factory=list)
+    unsent: list[Named] = field(default_factory=list)
     """As `calls`, until the next decision."""
-    sending: tuple[str, Said] | None = None
+    sending: tuple[Named, Said] | None = None
     """The call that it sent last, and what was said of it."""
     reread: Reading | None = None
     """The read before an Open is sent."""
@@ -142,12 +148,13 @@ class Voices:
 
     def _read(self, place: int, event: Read) -> None:
         voice = self._of(event.actor)
-        reading = Reading(place, event.at, event.revision, event.revision == self._newest)
+        reading = Reading(place, event.at, event.revision, event.revision == self._newest, voice.lefts)
+        voice.ended_merging = False
         self._nothing_was_new(voice)
         self._did_not_send(voice)
         if voice.merging:
             voice.nothing_new = reading
-        elif voice.landed and any(title.startswith("open ") for title in voice.calls):
+        elif voice.landed and any(call.title.startswith("open ") for call in voice.calls):
             voice.reread = reading
         voice.shown, voice.read, voice.at_pass = voice.read, reading, None
 
@@ -164,22 +171,23 @@ class Voices:
             return
         told.told = True
         read, found, name = told.read, told.found, voice.name
-        if -1 < voice.left < read.place:
+        if read.lefts > voice.restarts:
             if voice.holds:
                 self._say(read.place, read.at, f"{name} restarts")
-            voice.left, voice.holds = -1, False
-        self._say(read.place, read.at, f"{name} reads{'' if read.newest else f' revision {read.revision}'}")
+            voice.restarts, voice.holds = read.lefts, False
+        revision = "" if read.newest else f" revision {read.revision}"
+        self._say(read.place, read.at, f"{name} reads{revision}", part="reads", of=found)
         if isinstance(found, Unanswered):
             self._say(told.place, found.at, f"{name} lists silent: {found.why or self._silence}")
         else:
             self._tell_listing(name, found)
-        self._say(told.place, found.at, f"{name} decides")
+        self._say(told.place, found.at, f"{name} decides", part="decides", of=found)
 
     def _tell_listing(self, name: str, found: Looked) -> None:
         began, taken, ended = (place - 0.5 for place in found.places)
         without = f" without {' '.join(found.lies)}" if found.lies else ""
         complete = found.listing.complete
-        whole = f"{name} lists{'' if complete else ' incomplete'}{TAKING}{without}"
+        whole = f"{'' if complete else ' incomplete'}{TAKING}{without}"
         ended_at = found.began + (found.listing.ended - found.listing.began).total_seconds()
         self._say(began, found.began, f"{name} asks for a listing", part="asks", of=found)
         self._say(taken, found.taken, f"{name}'s listing is taken{without}", part="taken", of=found)
@@ -194,24 +202,25 @@ class Voices:
         if event.before is None:
             return
         if event.by.startswith("evidence"):
+            voice.merging |= voice.ended_merging
             since = voice.refused if voice.merging else None
             self._gave_up(since or Reading(place, event.at, 0, True), voice, event)
             self._abandoned(voice, event)
             self._say(place, event.at, f"{voice.name} merges{'' if voice.merging else ' replies'}")
             voice.merging, voice.nothing_new, voice.holds = False, None, False
-        elif event.late and voice.given_up is not None:
-            self._landed_late(place, event, voice)
+        elif event.late and event.after.commit in voice.given_up:
+            self._landed_late(place, event, voice, voice.given_up[event.after.commit])
         elif voice.at_pass is not None:
             self._decided(place, event, voice, voice.at_pass)
         else:
             self._asked(place, event, voice)
 
     def _gave_up(self, since: Reading, voice: Voice, event: Committed) -> None:
-        """Say of a call that it was given up before it was sent, before this read, if that is what was committed of it."""
-        for title in voice.unsent:
-            reply = reply_to(event.after, title)
-            if event.before is not None and reply is not None and reply_to(event.before, title) is None:
-                self._say(since.place - 0.25, since.at, f"{voice.name} sends {title}, given up")
+        """Say of a call, before this read, that it was given up before it was sent, if that is what was committed."""
+        for call in voice.unsent:
+            reply = reply_to(event.after, call)
+            if event.before is not None and reply is not None and reply_to(event.before, call) is None:
+                self._say(since.place - 0.25, since.at, f"{voice.name} sends {call.title}, given up")
         voice.unsent = []
 
     def _abandoned(self, voice: Voice, event: Committed) -> None:
@@ -224,9 +233,10 @@ class Voices:
         self._gave_up(told.read, voice, event)
         self._tell(voice, told)
         self._takes_lease(place, event, voice)
-        told.commit = self._say(place, event.at, f"{voice.name} commits")
+        told.commit = self._say(place, event.at, f"{voice.name} commits", part="commits", of=told.found)
         assert event.before is not None  # noqa: S101 - what was decided, was decided of a record
         voice.calls, voice.revision = new_calls(event.before, event.after), event.after.revision
+        told.commit.calls = len(voice.calls)
         voice.unsent, voice.sending = list(voice.calls), None
         voice.alone, voice.landed, voice.reread, voice.holds = len(voice.calls) == 1, False, None, False
 
@@ -242,15 +252,12 @@ class Voices:
             self._lease = next((other for other in ("a", "b", "c") if other in self._voices and other != name), "eve")
             self._say(place, at, f"{self._lease} takes the lease")
 
-    def _landed_late(self, place: int, event: Committed, voice: Voice) -> None:
-        told = voice.given_up
-        assert told is not None  # noqa: S101 - asked by the caller
+    def _landed_late(self, place: int, event: Committed, voice: Voice, told: Pass) -> None:
         self._tell(voice, told)
         if told.commit is not None:
             told.commit.text = f"{voice.name} commits, never landing"
         self._takes_lease(place, event, voice)
         self._say(place, event.at, f"{voice.name}'s commit lands")
-        voice.given_up = None
 
     def _asked(self, place: int, event: Committed, voice: Voice) -> None:
         """A person's request."""
@@ -287,13 +294,14 @@ class Voices:
             told.commit.text = f"{voice.name} commits, unanswered"
         else:
             told.commit = self._say(place, event.at, "")
-            voice.given_up = told
+            voice.given_up[event.commit] = told
         voice.calls, voice.alone = [], False
 
     def _hindered(self, place: int, event: Hindered | Stopped | Refused) -> None:
         voice = self._of(event.actor)
         self._did_not_send(voice)
-        voice.left, voice.merging, voice.nothing_new = place, False, None
+        voice.ended_merging = voice.merging and type(event) is Stopped
+        voice.lefts, voice.merging, voice.nothing_new = voice.lefts + 1, False, None
         voice.landed, voice.reread, voice.calls = False, None, []
 
     def _nothing_was_new(self, voice: Voice) -> None:
@@ -320,8 +328,8 @@ class Voices:
 
     def _withheld(self, place: int, event: Withheld) -> None:
         voice = self._of(event.actor)
-        title = next((title for title in voice.calls if title.startswith("start ")), "")
-        self._is_sent(voice, title)
+        title = next((call.title for call in voice.calls if call.title.startswith("start ")), "")
+        self._is_sent(voice, Named(title, 0))
         self._sent.setdefault((voice.name, title), []).append(0)
         voice.holds = True
         self._say(place, event.at, f"{voice.name} sends{'' if voice.alone else f' {title}'}, refused {event.why}")
@@ -334,7 +342,7 @@ class Voices:
             if voice.at_pass.commit is not None and voice.at_pass.commit.text == "":
                 voice.at_pass.commit.text = f"{voice.name} commits, never landing"
         title = call_title(event.kind, event.object, event.submission, event.attempt)
-        self._is_sent(voice, title)
+        self._is_sent(voice, Named(title, event.run))
         self._sent.setdefault((voice.name, title), []).append(event.number)
         reread, voice.reread, voice.holds = voice.reread, None, True
         shown = ""
@@ -342,11 +350,11 @@ class Voices:
             shown = f", having read revision {reread.revision}"
         words = f"{voice.name} sends{'' if voice.alone else f' {title}'}{shown}"
         said = self._say(place, event.at, f"{words}, nothing arrives", part="sends", of=event, whole=words)
-        voice.sending = (title, said)
+        voice.sending = (Named(title, event.run), said)
 
-    def _is_sent(self, voice: Voice, title: str) -> None:
-        voice.calls = [call for call in voice.calls if call != title]
-        voice.unsent = [call for call in voice.unsent if call != title]
+    def _is_sent(self, voice: Voice, sent: Named) -> None:
+        voice.calls = [call for call in voice.calls if call != sent]
+        voice.unsent = [call for call in voice.unsent if call != sent]
 
     def _arrived(self, place: int, event: Arrived) -> None:
         self._stage.stopped(place, event)
@@ -359,7 +367,9 @@ class Voices:
         busy = reply.answer is Answer.REFUSED and reply.text == BUSY
         how = f"is refused: {reply.text}" if busy else "lands" if late else "arrives"
         whole = ""
-        if not late and not busy:
+        if reply.answer is Answer.LATE:
+            whole = ", late" if replies else ""
+        elif not late and not busy:
             whole = "-" if replies else ", reply lost"
         elif busy and replies:
             whole = f", refused {reply.text}"

@@ -6,6 +6,7 @@ One rule: what is written here is what `tests/wording.py` reads, and reading it 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from dispatch_core.evidence import Bounds, Capabilities
 from dispatch_core.plan import Cause, Changes, Delay, End, Plan, Rule, Spec, When
@@ -103,34 +104,41 @@ def call_title(kind: Kind | None, object: str | None, submission: int = 0, attem
     return f"{kind} {object}" if object is not None else "stop_job"
 
 
-def new_calls(before: Record, after: Record) -> list[str]:
-    """The titles of the calls that a commit allows."""
+class Named(NamedTuple):
+    """A call by its title, and the run that it names."""
+
+    title: str
+    run: int
+
+
+def new_calls(before: Record, after: Record) -> list[Named]:
+    """The calls that a commit allows."""
     known = {(call.identity, call.count) for call in before.calls}
-    titles = [call_title(call.kind, call.object) for call in after.calls if (call.identity, call.count) not in known]
+    made = [call for call in after.calls if (call.identity, call.count) not in known]
     attempts = {(s.number, a.number) for s in before.submissions for a in s.attempts}
-    return titles + [
-        call_title(None, None, s.number, a.number)
+    return [Named(call_title(call.kind, call.object), call.run) for call in made] + [
+        Named(call_title(None, None, s.number, a.number), 0)
         for s in after.submissions
         for a in s.attempts
         if (s.number, a.number) not in attempts
     ]
 
 
-def reply_to(record: Record, title: str) -> Reply | None:
-    """What the record holds of the latest call that is so called."""
+def reply_to(record: Record, named: Named) -> Reply | None:
+    """What the record holds of the latest such call."""
     rows: list[Attempt | Call] = [
         attempt
         for submission in record.submissions
         for attempt in submission.attempts
-        if call_title(None, None, submission.number, attempt.number) == title
+        if call_title(None, None, submission.number, attempt.number) == named.title
     ]
-    rows += [call for call in record.calls if call_title(call.kind, call.object) == title]
+    rows += [call for call in record.calls if (call_title(call.kind, call.object), call.run) == named]
     return max(rows, key=lambda row: row.deadline).reply if rows else None
 
 
 def request(before: Record, after: Record) -> str:
     """What a person asked for whose commit made this of the record."""
-    if after.outcome is not None and before.outcome is None:
+    if after.outcome is not None and after.outcome != before.outcome:
         if after.outcome.result == "cancelled":
             return f"cancels: {after.outcome.message}" if after.outcome.message else "cancels"
         return f"resolves {after.outcome.result}"
