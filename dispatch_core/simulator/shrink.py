@@ -6,12 +6,14 @@ What is tried, and in which order, depends on nothing else.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dispatch_core.simulator.campaign import run_seed
-from dispatch_core.simulator.history import Asked, Told
-from dispatch_core.simulator.tape import Place
+from dispatch_core.guards import off
+from dispatch_core.simulator.history import Asked, History, Told
+from dispatch_core.simulator.laws import Violation
+from dispatch_core.simulator.tape import Place, Tape
 from dispatch_core.simulator.trace import UNCOUNTED
 
 MOST_RUNS = 400
@@ -43,6 +45,21 @@ def shrink(seed: int, asked: Asked, law: str, removed: tuple[str, ...] = (), mos
     return _Shrinker(seed, law, removed, most, asked).shrink()
 
 
+class _Marked(list[Violation]):
+    """Violations, and with each what had been drawn by then: what comes later has no part in it."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+        self.unusual: dict[str, list[Place]] = {}
+        self.drawn: dict[str, list[Place]] = {}
+
+    def append(self, violation: Violation) -> None:
+        super().append(violation)
+        self.unusual[violation.law] = list(self._tape.unusual)
+        self.drawn[violation.law] = self._tape.drawn
+
+
 class _Shrinker:
     def __init__(self, seed: int, law: str, removed: tuple[str, ...], most: int, asked: Asked) -> None:
         self.seed = seed
@@ -50,7 +67,10 @@ class _Shrinker:
         self.removed = removed
         self.most = most
         self.runs = 0
+        self.longest = sys.maxsize
         self.asked = asked
+        self.unusual: list[Place] = []
+        self.drawn: list[Place] = []
         told = self._run(asked)
         if told is None:
             raise ValueError(f"seed {seed} does not break the law {law}")
@@ -64,17 +84,24 @@ class _Shrinker:
         return Shrunk(self.asked, self.told, self.runs)
 
     def _run(self, asked: Asked) -> Told | None:
-        """What a history told, if it broke the law."""
+        """What a history told, if it broke the law and is not longer than what is known."""
         self.runs += 1
-        told = run_seed(self.seed, asked, self.removed)
-        return told if any(violation.law == self.law for violation in told.violations) else None
+        with off(*self.removed):
+            history = History(self.seed, asked)
+            history.judge.violations = marked = _Marked(history.tape)
+            told = history.run()
+        if self.law not in marked.unusual or length(told, self.law) > self.longest:
+            return None
+        self.unusual, self.drawn = marked.unusual[self.law], marked.drawn[self.law]
+        self.longest = length(told, self.law)
+        return told
 
     def _try(self, asked: Asked) -> bool:
         """Take a shorter history instead, if the law is still broken."""
         if self.runs >= self.most:
             return False
         told = self._run(asked)
-        if told is None or length(told, self.law) > length(self.told, self.law):
+        if told is None:
             return False
         self.asked, self.told = asked, told
         return True
@@ -86,17 +113,17 @@ class _Shrinker:
 
     def _fewer_choices(self) -> None:
         """All at once, halves, quarters, and so on; single ones as long as one of them still helps."""
-        size = len(self._left(self._unusual()))
+        size = len(self._left(self.unusual))
         while size and self.runs < self.most:
-            helped = self._sweep(self._unusual, size)
+            helped = self._sweep(lambda: reversed(self.unusual), size)
             if size > 1 or not helped:
                 size //= 2
 
     def _rounder_times(self) -> None:
         """What else was drawn, in large parts."""
-        drawn = len(self._left(self._drawn()))
+        drawn = len(self._left(self.drawn))
         for parts in (1, 2, 4, 8, 16, 32, 64):
-            self._sweep(self._drawn, 1 + drawn // parts)
+            self._sweep(lambda: self.drawn, 1 + drawn // parts)
 
     def _sweep(self, choices: Callable[[], Iterable[Place]], size: int) -> bool:
         """Take so many neighbours back at a time; what is left is looked up again each time, for the course changes."""
@@ -110,11 +137,3 @@ class _Shrinker:
 
     def _left(self, places: Iterable[Place]) -> list[Place]:
         return [place for place in places if place not in self.asked.calm]
-
-    def _unusual(self) -> Iterable[Place]:
-        """The latest first: most of those come after the law was broken."""
-        return reversed(self.told.unusual)
-
-    def _drawn(self) -> Iterable[Place]:
-        assert self.told.world is not None  # noqa: S101 - it has just been run
-        return self.told.world.tape.drawn
