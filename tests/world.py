@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TypeGuard
 
 from msgspec.structs import replace
 
@@ -190,7 +191,8 @@ class World:
         shown = [t.sighting() for t in self.scheduler.things.values() if not t.hidden and t.id not in how.without]
         for sighting in shown:
             tags = read_name(sighting.name)
-            nobody = tags is not None and tags.uid == UID and sighting.name not in self.record.names()
+            launched = (*self.record.names(), *(flight.target for flight in self.flights))
+            nobody = tags is not None and tags.uid == UID and sighting.name not in launched
             if nobody and not self.scheduler.things[sighting.id].excused:
                 raise Impossible(f"{sighting.id} was made by no attempt that was ever committed")
         view.shown = tuple(s for s in shown if job.concerns(s))
@@ -356,8 +358,10 @@ class World:
         if type(event) is Started:
             self._check()
         elif type(event) is Reran and event.by is None and event.open:
-            beside = [t for t in self._ours() if t.open and t.phase is not State.ENDED and t.id != event.id]
-            if beside:
+            open = [t.id for t in self._ours() if t.open and t.phase is not State.ENDED]
+            expired = self.now - timedelta(seconds=self.bounds.call_seconds)
+            open += [f.call.call.object or "" for f in self.flights if is_open(f.call) and f.deadline >= expired]
+            if set(open) - {event.id}:
                 self.scheduler.thing(event.id).excused = "the scheduler ran it again beside another"
 
     def _ours(self) -> list[Thing]:
@@ -388,5 +392,5 @@ def replied(call: Start | Send, reply: Reply) -> Evidence:
     return CallReplied(kind=row.kind, object=row.object, run=row.run, hold=row.hold, count=row.count, reply=reply)
 
 
-def is_open(call: Start | Send) -> bool:
+def is_open(call: Start | Send) -> TypeGuard[Send]:
     return isinstance(call, Send) and call.call.kind is Kind.OPEN

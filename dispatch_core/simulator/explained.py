@@ -58,7 +58,7 @@ class Explained:
                 self._revisions[self._read[event.actor] - 1], event.listing, self._bounds, self._capabilities
             )
             self._said[event.actor] = whole(explain(shown, shown, KEY, UID)).decision.record
-        elif type(event) is Committed and event.before is not None:
+        elif type(event) is Committed and event.before is not None and not event.late:
             return self._compare(event)
         return None
 

@@ -81,6 +81,8 @@ class Voice:
     """The read of that decision's pass."""
     ended_merging: bool = False
     """It was ended while its evidence may have been on its way."""
+    merge_unknown: bool = False
+    """It gave up a commit of its evidence, which may land yet."""
     nothing_new: Reading | None = None
     """The read that may have shown that there is nothing of its evidence to commit."""
     revision: int = 0
@@ -202,7 +204,8 @@ class Voices:
         if event.before is None:
             return
         if event.by.startswith("evidence"):
-            voice.merging |= voice.ended_merging
+            voice.merging |= voice.ended_merging or (event.late and voice.merge_unknown)
+            voice.merge_unknown = False
             since = voice.refused if voice.merging else None
             self._gave_up(since or Reading(place, event.at, 0, True), voice, event)
             self._abandoned(voice, event)
@@ -280,6 +283,7 @@ class Voices:
             self._hindered(place, event)
         elif told is None:
             voice.nothing_new = None  # of its evidence: it reads again
+            voice.merge_unknown = voice.merging and event.why == "CommitUnknown"
         elif event.why == "CommitUnknown":
             self._unknown(place, event, voice, told)
         else:

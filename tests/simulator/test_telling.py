@@ -18,20 +18,22 @@ from tests.simulator.retelling import differences, retell
 from tests.telling import Teller, retold
 from tests.wording import read_end
 
+# Three are not told in every history: without commit_against_revision a decision or a request writes over what it never
+# saw, which no sentence says; without number_ or deadline_committed_before_... a refused decision makes its calls, and
+# those that it could not make leave no event behind.
 REMOVED = (
     "absence_rule",
     "cancelled_once",
     "canonical_committed_once",
-    "commit_against_revision",
     "earlier_submissions_over",
     "evidence_never_moves_back",
     "hold_on_before_open",
     "host_refuses_after_deadline",
-    "number_committed_before_start",
     "open_not_sent_if_revision_moved",
     "requeue_comes_back_gated",
     "run_checked_on_host",
     "settle_waits_for_foreign",
+    "stop_never_names_canonical",
     "three_attempts",
 )
 
