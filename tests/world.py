@@ -231,7 +231,7 @@ class World:
             view.committed = view.read
         else:
             view.committed = self.commit(view.decision.record, view.read.revision, name, decision=True)
-        del view.replies[: view.merged]
+            del view.replies[: view.merged]
         return None if view.decision.record is None else view.committed
 
     def commits_unknown(self, name: str, *, lands: bool) -> None:
