@@ -198,8 +198,7 @@ class _Loop:
             facts += seen(listing)
             decision = decide(read, observe(merged, listing, self.s.adapter.bounds, self.s.adapter.capabilities))
         if self._stopping or decision.record is None:
-            self.held = self.held if self._stopping else []
-            return decision.wake_seconds
+            return decision.wake_seconds  # what is held stays so: the read may be too old to know the call it is about
         landed = await self._lands(read, decision.record, facts)
         for call in decision.calls:
             if self._stopping or not is_allowed(call, landed):

@@ -4,20 +4,26 @@ What is indented belongs to the line above it. Whoever finds a failure in a worl
 sentences and paste it into a file; `pytest --rewrite` writes the steps.
 
     job train.sh                 what to launch; indented: rule NAME: CONDITIONS -> ACTION [xBUDGET] [after 30s]
-                                 [memory*1.5<=64] [elsewhere]; unmatched manual; foreign stop; requeues; shuts;
-                                 memory 16; leased a; call|window|absence|repeat 10s
-    a reads; a lists LIES; a decides; a commits; a merges; a sends, FATE
-    a commits, unanswered | never landing; a reads back
-    a passes LIES, FATE          all of these; "passes on" until a pass commits and sends nothing, "quietly" in one line
+                                 [delay*2<=90s] [jitter 0.5] [memory*1.5<=64] [time*2<=2h] [queue NAME] [elsewhere];
+                                 unmatched manual; foreign stop; requeues; shuts; memory 16; limit 1h; leased a;
+                                 secret TOKEN variable token; call|window|absence|repeat|resync 10s
+    a reads [revision 3]; a lists LIES; a decides; a commits; a merges [replies]
+    a sends [CALL][, having read revision 3], FATE
+    a asks for a listing; a's listing is taken [without o1]; a is given the | an incomplete listing
+    a commits, unanswered | never landing; a reads back; a's commit lands
+    a passes LIES, FATE          all of these; "passes on" until a pass commits and sends nothing, "quietly" in one
+                                 line, "at once" in no time but the listing's
     20 times, every 10m: a passes LIES, FATE
     a restarts; b takes the lease
-      LIES: incomplete | silent | without o1 o2 | taking 5s
-      FATE: reply lost | nothing arrives | refused TEXT | late     of every call that is sent
-    a's open o1 arrives | lands [and replies]    a call that was sent reaches the host, or takes effect, (again) now
+      LIES: incomplete | silent[: WHY] | without o1 o2 | taking 5s
+      FATE: reply lost | nothing arrives | refused TEXT | late     of every call that is sent; and, step by step,
+            given up (before it is sent) | abandoned (its sender leaves, and holds nothing of it)
+    a's open o1 [#2] arrives | lands | is refused: TEXT [and replies]
+                                 a call that was sent reaches the host, or takes effect, (again) now
     o1 runs [on n1] | is ending [END] | ends END | is purged | is lost | is hidden | is shown | is unrecognized
-    o1 reruns [after END] | rolls back to STATE [in run 1] | ignores stops | ends slowly | obeys | progresses
-    o1 accounts for nothing
-      END: CAUSE [CODE] [: MESSAGE]
+    o1 reruns [after END] | rolls back to STATE [in run 1] | is found to be STATE | ignores stops | ends slowly | obeys
+    o1 progresses | accounts for nothing
+      END: CAUSE [CODE] [in 40s] [: MESSAGE]
     admin opens | holds | releases | stops | requeues o1;   foreign f1 appears [as NAME], [STATE]
     somebody takes the id of o1
     time +30s
@@ -35,8 +41,8 @@ from pathlib import Path
 from dispatch_core import ask, gate
 from dispatch_core.client import is_as_shown
 from dispatch_core.errors import BadInput
-from dispatch_core.evidence import Bounds, Capabilities
-from dispatch_core.plan import Plan, Rule, Spec
+from dispatch_core.evidence import Bounds, Capabilities, Listing
+from dispatch_core.plan import Plan, Rule, Secret, Spec
 from dispatch_core.record import Answer, Record, Reply, Result, State
 from dispatch_core.story import story
 from tests.wording import (
@@ -53,7 +59,7 @@ from tests.wording import (
     tell_record,
     when,
 )
-from tests.world import Conflict, Displaced, Flight, Impossible, Lists, Thing, View, World
+from tests.world import Conflict, Displaced, Flight, Impossible, Lists, View, World
 
 PASS_SECONDS = 1.0
 """What a whole pass takes; a step by itself takes none."""
@@ -96,8 +102,8 @@ class Teller:
                 extra = {"more": more} if more else {}
                 lines = list(method(self, **found.groupdict(), **extra) or ())
                 if self._world is not None:
-                    lines += [f"LAW BROKEN: {law}" for law in self.world.scheduler.broken]
-                    self.world.scheduler.broken.clear()
+                    lines += [f"LAW BROKEN: {law}" for law in self.world.broken]
+                    self.world.broken.clear()
                 return lines
         raise Impossible(f"no sentence of a history: {command!r}")
 
@@ -108,7 +114,8 @@ class Teller:
         rules: list[Rule] = []
         plan, bounds = {}, {"call": 10.0, "window": 20.0, "absence": 60.0, "repeat": 10.0, "resync": 60.0}
         can = {"requeues": False, "shuts": False}
-        memory, lease = None, None
+        spec: dict[str, object] = {}
+        lease = None
         for line in more or []:
             word, _, rest = line.partition(" ")
             if word == "rule":
@@ -120,14 +127,19 @@ class Teller:
             elif word in bounds:
                 bounds[word] = seconds(rest)
             elif word == "memory":
-                memory = int(float(rest) * GIB)
+                spec["memory_bytes"] = int(float(rest) * GIB)
+            elif word == "limit":
+                spec["time_limit_seconds"] = seconds(rest)
+            elif word == "secret":
+                name, source, what = rest.split()
+                spec["secret_environment"] = {name: Secret(source=source, name=what)}  # type: ignore[arg-type]
             elif word == "leased":
                 lease = rest
             else:
                 raise Impossible(f"no line of a job: {line!r}")
         self._world = World(
             Plan(rules=tuple(rules), **plan),  # type: ignore[arg-type]
-            Spec(command=tuple(shlex.split(command)), memory_bytes=memory),
+            Spec(command=tuple(shlex.split(command)), **spec),  # type: ignore[arg-type]
             Bounds(**{f"{name}_seconds": value for name, value in bounds.items()}),
             Capabilities(**can),
         )
@@ -136,9 +148,22 @@ class Teller:
 
     # --- a supervisor, step by step
 
-    @says(r"(?P<who>\w+) reads")
-    def reads(self, who: str) -> Iterator[str]:
-        yield f"{who} reads revision {self.world.reads(who).revision}"
+    @says(r"(?P<who>\w+) reads(?: revision (?P<revision>\d+))?")
+    def reads(self, who: str, revision: str | None) -> Iterator[str]:
+        read = self.world.reads(who, int(revision) if revision else None)
+        yield f"{who} reads revision {read.revision}{', which is not the newest' if revision else ''}"
+
+    @says(r"(?P<who>\w+) asks for a listing")
+    def begins_listing(self, who: str) -> None:
+        self.world.begins_listing(who)
+
+    @says(r"(?P<who>\w+)'s listing is taken(?P<lies>( .*)?)")
+    def takes_listing(self, who: str, lies: str) -> None:
+        self.world.takes_listing(who, read_lies(lies))
+
+    @says(r"(?P<who>\w+) is given (?P<what>the|an incomplete) listing")
+    def ends_listing(self, who: str, what: str) -> Iterator[str]:
+        yield from self._sees(who, self.world.ends_listing(who, what == "the"))
 
     @says(r"(?P<who>\w+) lists(?P<lies>( .*)?)")
     def lists(self, who: str, lies: str) -> Iterator[str]:
@@ -146,6 +171,9 @@ class Teller:
         if listing is None:
             yield "no answer"
             return
+        yield from self._sees(who, listing)
+
+    def _sees(self, who: str, listing: Listing) -> Iterator[str]:
         shown = ", ".join(
             f"{s.id} {s.state}{f' run {s.run}' if s.run > 1 else ''}{' hold' if s.hold else ''}"
             for s in listing.objects
@@ -181,21 +209,33 @@ class Teller:
         landed = self.world.reads_back(who)
         yield f"it landed as revision {landed.revision}" if landed is not None else "it never landed"
 
-    @says(r"(?P<who>\w+) merges")
-    def merges(self, who: str) -> Iterator[str]:
+    @says(r"(?P<who>\w+)'s commit lands")
+    def lands_late(self, who: str) -> Iterator[str]:
         before = self.world.record
-        merged = self.world.merges(who)
+        yield from story(before, self.world.lands_late(who))
+        yield f"commits revision {self.world.record.revision}, which {who} had given up"
+
+    @says(r"(?P<who>\w+) merges(?P<replies> replies)?")
+    def merges(self, who: str, replies: str | None) -> Iterator[str]:
+        before = self.world.record
+        merged = self.world.merges(who, replies_only=replies is not None)
         if merged is None:
             yield "nothing new to merge"
             return
         yield from story(before, merged)
         yield f"merges its evidence as revision {merged.revision}"
 
-    @says(r"(?P<who>\w+) sends(?P<fate>(, .*)?)")
-    def sends(self, who: str, fate: str) -> Iterator[str]:
-        view = self.world.view(who)
-        asked = len(view.decision.calls) if view.decision is not None else 0
-        flights = self.world.sends(who)
+    @says(
+        r"(?P<who>\w+) sends(?: (?P<call>start \d+\.\d+|stop_job|\w+ [of]\d+))?"
+        r"(?:, having read revision (?P<revision>\d+))?(?P<fate>(, .*)?)"
+    )
+    def sends(self, who: str, call: str | None, revision: str | None, fate: str) -> Iterator[str]:
+        if fate == ", given up":
+            self.world.gives_up(who, call)
+            yield "gives the call up before it is sent, so unknown"
+            return
+        asked = len(self.world.due(who, call))
+        flights = self.world.sends(who, call, int(revision) if revision else None)
         for flight in flights:
             yield f"sends {flight.name}: {self._meets(flight, fate.removeprefix(', '))}"
         if len(flights) < asked:
@@ -211,6 +251,8 @@ class Teller:
             case ("reply", _, "lost"):
                 world.arrives(flight)
                 reply = Reply(answer=Answer.UNKNOWN)
+            case ("abandoned", _, _):
+                return "on its way, and nobody waits for it"
             case ("nothing", _, "arrives"):
                 reply = Reply(answer=Answer.UNKNOWN)
             case ("refused", _, text):
@@ -221,6 +263,10 @@ class Teller:
                 raise Impossible(f"no fate of a call: {fate!r}")
         world.replies(flight, reply)
         return f"{fate}, so unknown" if fate in ("reply lost", "nothing arrives") else replied(reply)
+
+    @says(r"(?P<who>\w+) passes at once(?P<lies>( [^,]*?)?)(?P<fate>(, .*)?)")
+    def passes_at_once(self, who: str, lies: str, fate: str) -> Iterator[str]:
+        yield from self._one_pass(who, lies, fate, lasts=0.0)[0]
 
     @says(r"(?P<who>\w+) passes(?P<on> on)?(?P<quietly> quietly)?(?P<lies>( [^,]*?)?)(?P<fate>(, .*)?)")
     def passes(self, who: str, on: str | None, quietly: str | None, lies: str, fate: str) -> Iterator[str]:
@@ -247,7 +293,7 @@ class Teller:
             yield f"  {line}"
         yield f"  revision {self.world.record.revision}"
 
-    def _one_pass(self, who: str, lies: str, fate: str) -> tuple[list[str], bool]:
+    def _one_pass(self, who: str, lies: str, fate: str, lasts: float = PASS_SECONDS) -> tuple[list[str], bool]:
         world = self.world
         before = world.reads(who)
         world.lists(who, read_lies(lies))
@@ -261,10 +307,10 @@ class Teller:
         if committed is not None:
             steps.append(f"commits revision {committed.revision}")
         if decision.calls:
-            steps += self.sends(who, fate)
+            steps += self.sends(who, None, None, fate)
         if not steps or (committed is None and not decision.calls):
             steps.append(f"again in {decision.wake_seconds:g} s")
-        world.passes_time(PASS_SECONDS)
+        world.passes_time(lasts)
         return [*lines, *(f"  {step}" for step in steps)], committed is None and not decision.calls
 
     def _changes(self, before: Record, after: Record | None) -> tuple[str, ...]:
@@ -280,10 +326,18 @@ class Teller:
 
     # --- calls that were sent
 
-    @says(r"(?P<who>\w+)'s (?P<call>.+?) (?P<how>arrives|lands)(?P<reply> and replies)?")
-    def landing(self, who: str, call: str, how: str, reply: str | None) -> Iterator[str]:
-        flight = self.world.flight(call, who)
-        answer = self.world.arrives(flight) if how == "arrives" else self.world.lands(flight)
+    @says(
+        r"(?P<who>\w+)'s (?P<call>.+?)(?: #(?P<number>\d+))? "
+        r"(?P<how>arrives|lands|is refused: (?P<text>.+?))(?P<reply> and replies)?"
+    )
+    def landing(
+        self, who: str, call: str, number: str | None, how: str, text: str | None, reply: str | None
+    ) -> Iterator[str]:
+        flight = self.world.flight(call, who, int(number) if number else None)
+        if text is not None:
+            answer = Reply(answer=Answer.REFUSED, text=text)
+        else:
+            answer = self.world.arrives(flight) if how == "arrives" else self.world.lands(flight)
         if reply:
             self.world.replies(flight, answer)
         yield f"the host: {call} {replied(answer)}"
@@ -313,10 +367,7 @@ class Teller:
     @says(r"(?P<id>[of]\d+) ends")
     def ends_unsaid(self, id: str) -> None:
         """Nothing more is told than that it has ended."""
-        thing = self.world.scheduler.thing(id)
-        if thing.phase is not State.ENDING:
-            raise Impossible(f"{id} is {thing.state}: say how it ends")
-        thing.phase = State.ENDED
+        self.world.scheduler.ended(id)
 
     @says(r"(?P<id>[of]\d+) is (?P<what>purged|lost)")
     def vanishes(self, id: str, what: str) -> None:
@@ -326,15 +377,21 @@ class Teller:
     def shown(self, id: str, what: str) -> None:
         thing = self.world.scheduler.thing(id)
         if what == "unrecognized":
-            if thing.state not in (State.PENDING, State.RUNNING, State.ENDING):
-                raise Impossible(f"{id} is {thing.state}: no other word would do")
-            thing.phase = State.UNRECOGNIZED
+            self.world.scheduler.speaks_unknown(thing)
         else:
             thing.hidden = what == "hidden"
 
     @says(r"(?P<id>[of]\d+) reruns(?: after (?P<end>.+))?")
     def reruns(self, id: str, end: str | None) -> None:
         self.world.scheduler.reruns(id, read_end(end) if end else None)
+
+    @says(r"(?P<id>[of]\d+) is found to be (?P<state>\w+)")
+    def found(self, id: str, state: str) -> None:
+        """A controller that was rolled back learns how it really is."""
+        thing = self.world.scheduler.thing(id)
+        if thing.slipped != state:
+            raise Impossible(f"{id} was not rolled back from {state}")
+        self.world.scheduler.settles(thing)
 
     @says(r"(?P<id>[of]\d+) rolls back to (?P<state>\w+)(?: in run (?P<run>\d+))?")
     def rolls_back(self, id: str, state: str, run: str | None) -> None:
@@ -345,9 +402,9 @@ class Teller:
         thing = self.world.scheduler.thing(id)
         match how:
             case "progresses":
-                thing.progress = self.world.now
+                self.world.scheduler.progresses(thing)
             case "accounts for nothing":
-                thing.accounted = False
+                self.world.scheduler.accounts_for_nothing(thing)
             case _:
                 thing.stubborn, thing.slow = how == "ignores stops", False
 
@@ -357,27 +414,22 @@ class Teller:
         thing = scheduler.thing(id)
         match what:
             case "opens":
-                thing.open, thing.excused = True, "an admin opened it"
+                scheduler.opens(thing)
+                thing.excused = "an admin opened it"
             case "holds" | "releases":
-                thing.hold = what == "holds"
+                scheduler.holds(thing, what == "holds")
             case "stops":
                 scheduler.stop(thing)
             case "requeues":
                 scheduler.reruns(id)
 
-    @says(r"somebody takes the id of (?P<id>o\d+)")
+    @says(r"somebody takes the id of (?P<id>[of]\d+)")
     def reused(self, id: str) -> None:
-        if id in self.world.scheduler.things:
-            raise Impossible(f"{id} is not lost")
-        self.world.scheduler.reused.add(id)
+        self.world.scheduler.reuses(id)
 
     @says(r"foreign (?P<id>f\d+) appears(?: as (?P<name>[^\s,]+))?(?:, (?P<state>\w+))?")
     def foreign(self, id: str, name: str | None, state: str | None) -> None:
-        phase = State(state or "running")
-        scheduler = self.world.scheduler
-        scheduler.things[id] = Thing(
-            id=id, name=name or "by-hand", phase=phase, open=True, excused="nobody of ours made it"
-        )
+        self.world.scheduler.stray(id, name or "by-hand", State(state or "running"))
 
     # --- people
 
@@ -483,12 +535,17 @@ def commands(lines: list[str]) -> list[tuple[str, list[str]]]:
     return found
 
 
+def blocks_of(text: str) -> Iterator[list[str]]:
+    """The lines above the dashes, block after block."""
+    for block in text.rstrip("\n").split("\n\n"):
+        lines = block.split("\n")
+        yield lines[: lines.index(DASHES)] if DASHES in lines else lines
+
+
 def retold(path: Path) -> str:
     """The file as it would be if its steps were what its commands lead to."""
     teller, blocks = Teller(), []
-    for block in path.read_text().rstrip("\n").split("\n\n"):
-        lines = block.split("\n")
-        top = lines[: lines.index(DASHES)] if DASHES in lines else lines
+    for top in blocks_of(path.read_text()):
         told: list[str] = []
         for command, more in commands(top):
             try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dispatch_core.adapters.contract import Bounds, Launch
 from dispatch_core.adapters.local.scheduler import LocalScheduler
@@ -22,12 +23,15 @@ from dispatch_core.errors import (
     StoreUnavailable,
     UnreadableRecord,
 )
+from dispatch_core.evidence import Capabilities, Listing
 from dispatch_core.janitor import Janitor
 from dispatch_core.names import object_name
 from dispatch_core.plan import Action, Cause, Plan, Rule, Spec, When
-from dispatch_core.record import Answer, Kind, Reply, Result, State
+from dispatch_core.record import Answer, Kind, Record, Reply, Result, State
 from dispatch_core.stores.memory import MemoryStore
-from dispatch_core.supervisor import Supervisor
+from dispatch_core.supervisor import Supervisor, _Loop
+from tests.test_ask import NEW
+from tests.world import EPOCH
 
 QUICK = Bounds(call_seconds=0.5, window_seconds=2, absence_seconds=1, repeat_seconds=0.2, resync_seconds=2)
 Hook = Callable[[str, int], Awaitable[None]]
@@ -660,3 +664,49 @@ async def test_the_lease_is_given_up_though_the_last_reply_cannot_be_kept(world:
         await work
     assert failures == 1
     assert [listed.owner for listed in await world.store.jobs()] == [None]
+
+
+class LaggingStore(MemoryStore):
+    """Shows the first revision once more, after the second was committed."""
+
+    def __init__(self, first: Record) -> None:
+        super().__init__()
+        self.first = first
+        self.stale = False
+
+    async def read(self, key: str, uid: str | None = None) -> Record:
+        stale, self.stale = self.stale, False
+        return self.first if stale else await super().read(key, uid)
+
+
+class Launches:
+    """A scheduler that starts what it is asked for, and whose later listings are not complete."""
+
+    bounds = QUICK
+    capabilities = Capabilities()
+
+    def __init__(self) -> None:
+        self.complete = True
+
+    async def find(self, *_: object) -> Listing:
+        return Listing(objects=(), began=EPOCH, ended=EPOCH, complete=self.complete)
+
+    async def start(self, *_: object) -> Reply:
+        self.complete = False
+        return Reply(answer=Answer.DONE, text="o1")
+
+
+@pytest.mark.promise("C3")
+async def test_a_reply_outlives_a_pass_that_read_what_was_old() -> None:
+    """A pass whose read does not know the call of a held reply decides nothing; the reply is for the next one."""
+    first = replace(NEW, revision=1, commit="first")
+    store, scheduler = LaggingStore(first), Launches()
+    await store.create(NEW, commit="first", actor="ann")
+    adapter: Any = scheduler
+    loop = _Loop(Supervisor(store, adapter, lease_seconds=None), first)
+    await loop.drained_pass()
+    store.stale = True
+    await loop.drained_pass()
+    await loop.drained_pass()
+    record = await store.read(NEW.key)
+    assert record.submissions[0].attempts[0].reply == Reply(answer=Answer.DONE, text="o1")

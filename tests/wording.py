@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from dispatch_core.plan import Action, Cause, Changes, Delay, End, Rule, When
 from dispatch_core.reasons import Reason
 from dispatch_core.record import Call, Kind, Mark, Record, Reply
@@ -97,13 +99,14 @@ def seconds(text: str) -> float:
 
 
 def read_lies(text: str) -> Lists:
-    lists, words = Lists(), text.split()
+    told, _, why = text.partition(":")
+    lists, words = Lists(), told.split()
     while words:
         match words.pop(0):
             case "incomplete":
                 lists.complete = False
             case "silent":
-                lists.silent = True
+                lists.silent = why.strip() or "no answer"
             case "taking":
                 lists.taking = seconds(words.pop(0))
             case "without":
@@ -116,12 +119,14 @@ def read_lies(text: str) -> Lists:
 def read_end(text: str) -> End:
     told, _, message = text.partition(":")
     cause, *rest = told.split()
-    number = int(rest[0]) if rest else None
+    lasted = seconds(rest[-1]) if rest[-2:-1] == ["in"] else None
+    number = int(rest[0]) if rest and rest[0] != "in" else 0 if cause == "completed" else None
     return End(
         cause=Cause(cause),
-        exit_code=number if cause == "exit" else 0 if cause == "completed" else None,
+        exit_code=None if cause == "signal" else number,
         signal=number if cause == "signal" else None,
         message=message.strip(),
+        seconds=lasted,
     )
 
 
@@ -155,18 +160,29 @@ def read_when(conditions: str) -> When:
 
 def read_terms(words: list[str]) -> dict[str, object]:
     """A rule's budget, delay and changes."""
-    terms: dict[str, object] = {}
+    budget, delay, changes = None, Delay(), Changes()
     while words:
         word = words.pop(0)
+        factor = re.fullmatch(r"(memory|time|delay)\*([0-9.e+]+)(?:<=(\S+))?", word)
         if re.fullmatch(r"x\d+", word):
-            terms["budget"] = int(word[1:])
+            budget = int(word[1:])
         elif word == "after":
-            terms["delay"] = Delay(seconds=seconds(words.pop(0)))
+            delay = replace(delay, seconds=seconds(words.pop(0)))
+        elif word == "jitter":
+            delay = replace(delay, jitter=float(words.pop(0)))
         elif word == "elsewhere":
-            terms["changes"] = Changes(exclude_nodes=True)
-        elif factor := re.fullmatch(r"memory\*([0-9.]+)(?:<=(\d+))?", word):
-            cap = int(factor[2]) * GIB if factor[2] else None
-            terms["changes"] = Changes(memory_factor=float(factor[1]), memory_cap_bytes=cap)
-        else:
+            changes = replace(changes, exclude_nodes=True)
+        elif word == "queue":
+            changes = replace(changes, queue=words.pop(0))
+        elif factor is None:
             raise Impossible(f"no part of a rule: {word!r}")
-    return terms
+        elif factor[1] == "delay":
+            delay = replace(delay, factor=float(factor[2]))
+            delay = replace(delay, cap_seconds=seconds(factor[3])) if factor[3] else delay
+        elif factor[1] == "memory":
+            cap = int(factor[3]) * GIB if factor[3] else None
+            changes = replace(changes, memory_factor=float(factor[2]), memory_cap_bytes=cap)
+        else:
+            limit = seconds(factor[3]) if factor[3] else None
+            changes = replace(changes, time_limit_factor=float(factor[2]), time_limit_cap_seconds=limit)
+    return {"budget": budget, "delay": delay, "changes": changes}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TypeGuard
 
 from msgspec.structs import replace
 
@@ -28,11 +29,14 @@ from dispatch_core.evidence import (
 )
 from dispatch_core.find import Observed, observe
 from dispatch_core.names import object_name, read_name
-from dispatch_core.plan import Cause, End, Plan, Spec
+from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Answer, Kind, Record, Reply, State
+from dispatch_core.simulator.flight import is_in_time
+from dispatch_core.simulator.scheduler import Impossible, Scheduler, Thing
+from dispatch_core.simulator.trace import Event, Reran, Started
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease
-from dispatch_core.supervisor import still_stands
+from dispatch_core.supervisor import is_allowed, still_stands
 from dispatch_core.turn import Decision, Send, Start
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
@@ -41,188 +45,12 @@ UID = "0f3a9c21"
 ALIVE = (State.RUNNING, State.ENDING, State.UNRECOGNIZED)
 
 
-class Impossible(Exception):
-    """What no store, no scheduler and no supervisor could have done."""
-
-
 class Conflict(Exception):
     """Something was committed since the revision that was read."""
 
 
 class Displaced(Exception):
     """Another supervisor has the lease."""
-
-
-@dataclass
-class Thing:
-    """An object as the scheduler has it, whatever anybody knows of it."""
-
-    id: str
-    name: str
-    key: str = KEY
-    phase: State = State.PENDING
-    """Pending stands for all that comes before the run: gate and hold bit say the rest."""
-    run: int = 1
-    open: bool = False
-    hold: bool = False
-    shut_behind: bool = False
-    hidden: bool = False
-    stubborn: bool = False
-    """A stop is answered and does nothing."""
-    slow: bool = False
-    """A stop makes it `ending` first."""
-    nodes: tuple[str, ...] = ()
-    ends: dict[int, End] = field(default_factory=dict)
-    accounted: bool = True
-    """Whether the ends of its earlier runs are told."""
-    progress: datetime | None = None
-    excused: str = ""
-    """Who acted outside the record, so that the laws do not bind it."""
-
-    @property
-    def state(self) -> State:
-        if self.phase is not State.PENDING:
-            return self.phase
-        if not self.open:
-            return State.GATED
-        return State.HELD if self.hold else State.PENDING
-
-    def sighting(self) -> Sighting:
-        earlier = tuple((run, end) for run, end in sorted(self.ends.items()) if run < self.run)
-        return Sighting(
-            id=self.id,
-            name=self.name,
-            key=self.key,
-            state=self.state,
-            run=self.run,
-            hold=self.hold,
-            nodes=self.nodes,
-            end=self.ends.get(self.run),
-            earlier_ends=earlier if self.accounted else (),
-            progress=self.progress,
-        )
-
-
-class Scheduler:
-    """Objects, one clock, and a host that checks deadline, identity and run before it acts."""
-
-    def __init__(self, requeues: bool) -> None:
-        self.now = EPOCH
-        self.requeues = requeues
-        self.things: dict[str, Thing] = {}
-        self.made = 0
-        self.reused: set[str] = set()
-        """Ids that belong to somebody else's job now."""
-        self.broken: list[str] = []
-        """The laws that were broken, in words."""
-
-    def thing(self, id: str) -> Thing:
-        if id not in self.things:
-            raise Impossible(f"there is no {id}")
-        return self.things[id]
-
-    def make(self, name: str) -> Thing:
-        self.made += 1
-        thing = Thing(id=f"o{self.made}", name=name)
-        self.things[thing.id] = thing
-        return thing
-
-    # --- what happens by itself
-
-    def runs(self, id: str, nodes: tuple[str, ...] = ()) -> None:
-        thing = self.thing(id)
-        if thing.state is not State.PENDING:
-            raise Impossible(f"{id} is {thing.state}: it cannot run")
-        thing.phase, thing.nodes = State.RUNNING, nodes or thing.nodes
-        self.check()
-
-    def ends(self, id: str, end: End) -> None:
-        thing = self.thing(id)
-        if thing.phase is State.ENDED or thing.state in (State.GATED, State.HELD):
-            raise Impossible(f"{id} is {thing.state}: it cannot end by itself")
-        thing.phase = State.ENDED
-        thing.ends.setdefault(thing.run, end)
-
-    def ending(self, id: str, end: End | None) -> None:
-        thing = self.thing(id)
-        if thing.phase not in (State.RUNNING, State.UNRECOGNIZED):
-            raise Impossible(f"{id} is {thing.state}: it cannot be ending")
-        thing.phase = State.ENDING
-        if end is not None:
-            thing.ends[thing.run] = end
-
-    def purges(self, id: str, *, lost: bool = False) -> None:
-        if not lost and self.thing(id).phase is not State.ENDED:
-            raise Impossible(f"{id} is {self.thing(id).state}: only what has ended is purged")
-        del self.things[id]
-
-    def reruns(self, id: str, end: End | None = None) -> None:
-        """Start the next run of an object, asked by nobody of ours."""
-        thing = self.thing(id)
-        if thing.phase is State.PENDING:
-            raise Impossible(f"{id} is {thing.state}: it has no run to repeat")
-        if end is not None:
-            thing.ends.setdefault(thing.run, end)
-        thing.run, thing.phase, thing.open = thing.run + 1, State.PENDING, not thing.shut_behind
-        thing.shut_behind = False
-
-    def rolls_back(self, id: str, phase: State, run: int | None = None) -> None:
-        """A controller that restarts from an older copy of what it knew."""
-        thing = self.thing(id)
-        thing.phase, thing.run, thing.excused = phase, run or thing.run, "the scheduler rolled it back"
-
-    # --- what it is asked for
-
-    def stop(self, thing: Thing) -> None:
-        if thing.phase is State.ENDED or thing.stubborn:
-            return
-        if thing.slow and thing.phase is State.RUNNING:
-            thing.phase = State.ENDING
-        elif not (thing.slow and thing.phase is State.ENDING):
-            thing.phase = State.ENDED
-            thing.ends.setdefault(thing.run, End(cause=Cause.STOPPED_OUTSIDE))
-
-    def act(self, kind: Kind, id: str, name: str, run: int) -> Reply:
-        """One call on one object; the host compares identity and run in the command that acts."""
-        thing = self.things.get(id)
-        if id in self.reused:
-            return Reply(answer=Answer.REFUSED, text=f"{id} has another name")
-        if thing is None or thing.name != name:
-            return Reply(answer=Answer.REFUSED, text=f"there is no {id}")
-        if thing.run != run:
-            return Reply(answer=Answer.REFUSED, text=f"{id} is in run {thing.run}, not {run}")
-        if kind is Kind.REQUEUE:
-            return self._requeue(thing)
-        if kind is Kind.STOP:
-            self.stop(thing)
-        elif thing.phase is State.ENDED:
-            return Reply(answer=Answer.REFUSED, text=f"{id} has ended")
-        elif kind is Kind.OPEN:
-            thing.open = True
-        elif kind is Kind.SHUT:
-            thing.shut_behind = True
-        else:
-            thing.hold = kind is Kind.HOLD
-        self.check()
-        return Reply(answer=Answer.DONE)
-
-    def _requeue(self, thing: Thing) -> Reply:
-        if thing.phase is not State.ENDED:
-            return Reply(answer=Answer.REFUSED, text=f"{thing.id} has not ended")
-        thing.run, thing.phase, thing.shut_behind = thing.run + 1, State.PENDING, False
-        thing.open = not self.requeues
-        return Reply(answer=Answer.DONE)
-
-    # --- the laws
-
-    def check(self) -> None:
-        prefix = f"dispatch-{UID}-"
-        ours = [t for t in self.things.values() if not t.excused and t.name.startswith(prefix)]
-        running = [t.id for t in ours if t.phase in ALIVE]
-        opened = [t.id for t in ours if t.open and t.phase is not State.ENDED]
-        for what, ids in (("run", running), ("are open", opened)):
-            if len(ids) > 1 and (text := f"{' and '.join(ids)} {what} at once") not in self.broken:
-                self.broken.append(text)
 
 
 @dataclass
@@ -248,10 +76,16 @@ class View:
 
     read: Record | None = None
     listing: Listing | None = None
-    silent: bool = False
+    began: datetime | None = None
+    """When a listing began that has not come to its end."""
+    shown: tuple[Sighting, ...] = ()
+    """What that listing shows."""
+    silent: str = ""
+    """Why there is no listing."""
     decision: Decision | None = None
     committed: Record | None = None
-    sent: bool = False
+    sent: set[int] = field(default_factory=set)
+    """Which of the decision's calls were made, or given up, by their places in it."""
     replies: list[Evidence] = field(default_factory=list)
     pending: tuple[Record, str] | None = None
     """What was sent to the store, and its commit's id, while the answer is not known."""
@@ -264,7 +98,7 @@ class Lists:
     """How one listing deceives: what it leaves out, and how long it takes."""
 
     complete: bool = True
-    silent: bool = False
+    silent: str = ""
     without: tuple[str, ...] = ()
     taking: float = 0.0
 
@@ -277,9 +111,21 @@ class World:
         self.revisions = [replace(first, revision=1, commit="created")]
         self.bounds = bounds
         self.capabilities = capabilities
-        self.scheduler = Scheduler(capabilities.requeues)
+        self.now = EPOCH
+        """The host's clock."""
+        self.scheduler = Scheduler(
+            key=KEY,
+            now=lambda: self.now,
+            time=lambda: (self.now - EPOCH).total_seconds(),
+            tell=self._hear,
+            requeues=capabilities.requeues,
+        )
+        self.broken: list[str] = []
+        """The laws that were broken, in words."""
         self.views: dict[str, View] = {}
         self.flights: list[Flight] = []
+        self.late: dict[str, tuple[Record, int]] = {}
+        """By sender: a commit that was given up and may land yet, and the revision it was made against."""
         self.lease: str | None = None
         """Who holds it; None: nobody takes leases in this world."""
 
@@ -287,14 +133,10 @@ class World:
     def record(self) -> Record:
         return self.revisions[-1]
 
-    @property
-    def now(self) -> datetime:
-        return self.scheduler.now
-
     def passes_time(self, seconds: float) -> None:
         if seconds < 0:
             raise Impossible("the scheduler's clock does not step back")
-        self.scheduler.now += timedelta(seconds=seconds)
+        self.now += timedelta(seconds=seconds)
 
     def commit(self, record: Record, against: int, by: str, *, decision: bool = False) -> Record:
         held = Lease(uid=UID, owner=by, epoch=0)
@@ -312,31 +154,54 @@ class World:
     def view(self, name: str) -> View:
         return self.views.setdefault(name, View())
 
-    def reads(self, name: str) -> Record:
+    def reads(self, name: str, revision: int | None = None) -> Record:
+        """The newest revision; one that was named is a stale read."""
         before = self.view(name)
-        self.views[name] = View(read=self.record, replies=before.replies)
-        return self.record
+        if revision is not None and not 1 <= revision <= self.record.revision:
+            raise Impossible(f"there is no revision {revision}")
+        read = self.record if revision is None else self.revisions[revision - 1]
+        self.views[name] = View(read=read, replies=before.replies)
+        return read
 
     def lists(self, name: str, how: Lists) -> Listing | None:
+        """A listing that nothing interrupts; it shows its beginning."""
+        self.begins_listing(name)
+        if how.silent:
+            view = self.view(name)
+            view.silent, view.began = how.silent, None
+            return None
+        self.takes_listing(name, how)
+        self.passes_time(how.taking)
+        return self.ends_listing(name, how.complete)
+
+    def begins_listing(self, name: str) -> None:
         view = self.view(name)
         if view.read is None or view.listing is not None or view.silent:
             raise Impossible(f"{name} lists only after it has read, and once: a listing begins after its read")
-        if how.silent:
-            view.silent = True
-            return None
+        view.began = self.now
+
+    def takes_listing(self, name: str, how: Lists) -> None:
+        """The moment that a listing shows."""
+        view = self.view(name)
+        if view.read is None or view.began is None:
+            raise Impossible(f"{name} has not asked for a listing")
         for id in how.without:
             self.scheduler.thing(id)
-        job, began = Job.of(view.read), self.now
+        job = Job.of(view.read)
         shown = [t.sighting() for t in self.scheduler.things.values() if not t.hidden and t.id not in how.without]
         for sighting in shown:
             tags = read_name(sighting.name)
-            nobody = tags is not None and tags.uid == UID and sighting.name not in self.record.names()
+            launched = (*self.record.names(), *(flight.target for flight in self.flights))
+            nobody = tags is not None and tags.uid == UID and sighting.name not in launched
             if nobody and not self.scheduler.things[sighting.id].excused:
                 raise Impossible(f"{sighting.id} was made by no attempt that was ever committed")
-        self.passes_time(how.taking)
-        view.listing = Listing(
-            objects=tuple(s for s in shown if job.concerns(s)), began=began, ended=self.now, complete=how.complete
-        )
+        view.shown = tuple(s for s in shown if job.concerns(s))
+
+    def ends_listing(self, name: str, complete: bool) -> Listing:
+        view = self.view(name)
+        if view.began is None:
+            raise Impossible(f"{name} has not asked for a listing")
+        view.listing = Listing(objects=view.shown, began=view.began, ended=self.now, complete=complete)
         return view.listing
 
     def observed(self, name: str) -> Observed:
@@ -349,7 +214,7 @@ class World:
         view = self.view(name)
         if view.silent and view.read is not None:
             merged = merge(view.read, view.replies)
-            view.decision = following.unreachable(view.read, merged, self.now, "no answer")
+            view.decision = following.unreachable(view.read, merged, self.now, view.silent)
         else:
             observed = self.observed(name)
             assert view.read is not None
@@ -366,7 +231,7 @@ class World:
             view.committed = view.read
         else:
             view.committed = self.commit(view.decision.record, view.read.revision, name, decision=True)
-        del view.replies[: view.merged]
+            del view.replies[: view.merged]
         return None if view.decision.record is None else view.committed
 
     def commits_unknown(self, name: str, *, lands: bool) -> None:
@@ -377,6 +242,14 @@ class World:
         view.pending = (view.decision.record, f"{name}/{view.read.revision + 1}")
         if lands:
             self.commit(view.decision.record, view.read.revision, name, decision=True)
+        else:
+            self.late[name] = (view.decision.record, view.read.revision)
+
+    def lands_late(self, name: str) -> Record:
+        """A commit that was given up lands after all."""
+        if name not in self.late:
+            raise Impossible(f"{name} has given up no commit")
+        return self.commit(*self.late.pop(name), name, decision=True)
 
     def reads_back(self, name: str) -> Record | None:
         """Look for the commit by its id among all revisions; None where it never landed."""
@@ -392,43 +265,56 @@ class World:
         view.pending = None
         return view.committed
 
-    def merges(self, name: str) -> Record | None:
-        """What is left of a decision that was refused: its evidence, at the newest revision, without a lease."""
+    def merges(self, name: str, *, replies_only: bool = False) -> Record | None:
+        """What is left of a decision that was refused: its evidence, at the newest revision, without a lease.
+
+        A supervisor that leaves merges the replies that it holds, and nothing else.
+        """
         view = self.view(name)
-        facts = [*view.replies, *(seen(view.listing) if view.listing is not None else ())]
+        facts = [*view.replies, *(seen(view.listing) if view.listing is not None and not replies_only else ())]
         merged = merge(self.record, facts)
         fresh = is_news(self.record, merged)
-        self.views[name] = View()
+        self.views[name] = View(decision=view.decision, sent=view.sent)
         return self.commit(merged, self.record.revision, name) if fresh else None
 
-    def allowed(self, name: str) -> tuple[Start | Send, ...]:
-        """The calls that the committed decision allows; an Open only while nothing was committed since (X3)."""
+    def due(self, name: str, only: str | None = None) -> list[tuple[int, Start | Send]]:
+        """The calls of the committed decision that are yet to be made, with their places; `only`: the one so called."""
         view = self.view(name)
-        if view.decision is None or view.committed is None:
+        calls = view.decision.calls if view.decision is not None else ()
+        landed = view.committed is not None
+        if view.decision is None or not (landed or any(is_allowed(call, landed) for call in calls)):
             raise Impossible(f"{name} has committed no decision: it may send nothing")
-        if view.sent:
+        due = [(n, c) for n, c in enumerate(calls) if n not in view.sent and only in (None, title(c))]
+        if (view.sent or only is not None) and not due:
             raise Impossible(f"{name} has sent what its decision allowed")
-        moved = not still_stands(view.committed, self.record)
-        return tuple(c for c in view.decision.calls if not (moved and is_open(c)))
+        return due
 
-    def sends(self, name: str) -> list[Flight]:
-        """Put the allowed calls on their way."""
-        record, flights = self.view(name).committed, []
-        allowed = self.allowed(name)
-        for call in self.view(name).decision.calls:  # type: ignore[union-attr]
-            if call not in allowed:
-                self.view(name).replies.append(replied(call, Reply(answer=Answer.LATE, text="not sent")))
-        for call in allowed:
+    def gives_up(self, name: str, only: str | None = None) -> None:
+        """Calls that are not sent, of which their sender holds that it cannot tell."""
+        for number, call in self.due(name, only):
+            self.view(name).sent.add(number)
+            self.view(name).replies.append(replied(call, Reply(answer=Answer.UNKNOWN)))
+
+    def sends(self, name: str, only: str | None = None, reread: int | None = None) -> list[Flight]:
+        """Put the allowed calls on their way; an Open only while nothing was committed since, as a re-read shows it
+        (X3)."""
+        view, flights = self.view(name), []
+        due = self.due(name, only)
+        shown = self.record if reread is None else self.revisions[reread - 1]
+        record = view.committed or (view.decision.record if view.decision is not None else None)
+        moved = record is None or not still_stands(record, shown)
+        view.sent |= {number for number, _ in due} or {-1}
+        for _, call in due:
+            if moved and is_open(call):
+                view.replies.append(replied(call, Reply(answer=Answer.LATE, text="not sent")))
+        for call in (call for _, call in due if not (moved and is_open(call))):
             if isinstance(call, Start):
-                title, target = f"start {call.submission}.{call.attempt}", (call.submission, call.attempt)
-                flights.append(Flight(name, call, title, object_name(UID, *target)))
+                flights.append(Flight(name, call, title(call), object_name(UID, call.submission, call.attempt)))
             elif call.call.kind is Kind.STOP_JOB:
-                flights.append(Flight(name, call, "stop_job", "", record.names() if record else ()))
+                flights.append(Flight(name, call, title(call), "", record.names() if record else ()))
             else:
                 object = record.object(call.call.object or "") if record else None
-                title = f"{call.call.kind} {call.call.object}"
-                flights.append(Flight(name, call, title, object.name if object is not None else ""))
-        self.view(name).sent = True
+                flights.append(Flight(name, call, title(call), object.name if object is not None else ""))
         self.flights += flights
         return flights
 
@@ -437,15 +323,16 @@ class World:
 
     # --- the host
 
-    def flight(self, name: str, sender: str | None = None) -> Flight:
-        found = [f for f in self.flights if f.name == name and sender in (None, f.sender)]
-        if not found:
-            raise Impossible(f"{name} was never sent{f' by {sender}' if sender else ''}")
-        return found[-1]
+    def flight(self, name: str, sender: str, number: int | None = None) -> Flight:
+        """The latest call of a sender that is called this, or the `number`-th, from 1."""
+        found = [f for f in self.flights if f.name == name and f.sender == sender]
+        if len(found) < (number or 1):
+            raise Impossible(f"{name} was never sent by {sender}")
+        return found[number - 1 if number else -1]
 
     def arrives(self, flight: Flight) -> Reply:
         """It reaches the host now, which refuses what comes after its deadline."""
-        return Reply(answer=Answer.LATE) if self.now > flight.deadline else self._act(flight)
+        return self._act(flight) if is_in_time(self.now, flight.deadline) else Reply(answer=Answer.LATE)
 
     def lands(self, flight: Flight) -> Reply:
         """It reached the host in time, and takes effect now: up to the call bound later, a Start at any time."""
@@ -459,11 +346,42 @@ class World:
             return Reply(answer=Answer.DONE, text=self.scheduler.make(flight.target).id)
         row = flight.call.call
         if row.kind is Kind.STOP_JOB:
-            for thing in self.scheduler.things.values():
-                if thing.name in flight.names:
-                    self.scheduler.stop(thing)
-            return Reply(answer=Answer.DONE)
-        return self.scheduler.act(row.kind, row.object or "", flight.target, row.run)
+            return self.scheduler.stop_named(flight.names)
+        reply = self.scheduler.act(row.kind, row.object or "", flight.target, row.run)
+        if row.kind is not Kind.REQUEUE and reply.answer is Answer.DONE:
+            self._check()
+        return reply
+
+    # --- the laws
+
+    def _hear(self, event: Event) -> None:
+        if type(event) is Started:
+            self._check()
+        elif type(event) is Reran and event.by is None and event.open:
+            open = [t.id for t in self._ours() if t.open and t.phase is not State.ENDED]
+            expired = self.now - timedelta(seconds=self.bounds.call_seconds)
+            open += [f.call.call.object or "" for f in self.flights if is_open(f.call) and f.deadline >= expired]
+            if set(open) - {event.id}:
+                self.scheduler.thing(event.id).excused = "the scheduler ran it again beside another"
+
+    def _ours(self) -> list[Thing]:
+        prefix = f"dispatch-{UID}-"
+        return [t for t in self.scheduler.things.values() if not t.excused and t.name.startswith(prefix)]
+
+    def _check(self) -> None:
+        ours = self._ours()
+        running = [t.id for t in ours if t.phase in ALIVE]
+        opened = [t.id for t in ours if t.open and t.phase is not State.ENDED]
+        for what, ids in (("run", running), ("are open", opened)):
+            if len(ids) > 1 and (text := f"{' and '.join(ids)} {what} at once") not in self.broken:
+                self.broken.append(text)
+
+
+def title(call: Start | Send) -> str:
+    """What a call is called in a history."""
+    if isinstance(call, Start):
+        return f"start {call.submission}.{call.attempt}"
+    return f"{call.call.kind} {call.call.object}" if call.call.object is not None else "stop_job"
 
 
 def replied(call: Start | Send, reply: Reply) -> Evidence:
@@ -474,5 +392,5 @@ def replied(call: Start | Send, reply: Reply) -> Evidence:
     return CallReplied(kind=row.kind, object=row.object, run=row.run, hold=row.hold, count=row.count, reply=reply)
 
 
-def is_open(call: Start | Send) -> bool:
+def is_open(call: Start | Send) -> TypeGuard[Send]:
     return isinstance(call, Send) and call.call.kind is Kind.OPEN

@@ -19,8 +19,8 @@ from dispatch_core.simulator.faults import chosen
 from dispatch_core.simulator.guarding import HISTORIES, Caught, take_each_away
 from dispatch_core.simulator.history import BOUND_SECONDS, Asked
 from dispatch_core.simulator.points import every_point
-from dispatch_core.simulator.shrink import shrunk
-from dispatch_core.simulator.telling import told_in_words
+from dispatch_core.simulator.shrink import shrink
+from dispatch_core.simulator.telling import history
 
 SEEDS = 1000
 """As many as are run where nothing is said."""
@@ -139,11 +139,11 @@ def _worst(counted: Counted) -> list[Found]:
 
 def _story(found: Found, asked: Asked, removed: tuple[str, ...]) -> str:
     """A violation, shrunk, as a history of the tests tells it."""
-    small = shrunk(found.seed, asked, found.law, removed)
+    small = shrink(found.seed, asked, found.law, removed)
     repeat = f"dispatch simulate --seed {found.seed} --supervisors {asked.supervisors}"
     if removed:
         repeat += f" --guard-off {','.join(removed)}"
-    return f"{told_in_words(small, found, removed)}\n# once more: {repeat}"
+    return f"# once more: {repeat}\n{history(small.told, found.law, removed)}"
 
 
 def _value(counted: Counted) -> dict[str, object]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
-from dispatch_core.errors import DispatchError, StoreUnavailable
+from dispatch_core.errors import DispatchError, Displaced, StoreUnavailable
 from dispatch_core.record import Record
 from dispatch_core.simulator.faults import Fault
-from dispatch_core.simulator.trace import Acknowledged, Committed, Read, Refused
+from dispatch_core.simulator.trace import Acknowledged, Committed, Hindered, Read, Refused
 from dispatch_core.simulator.world import Being, World
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
@@ -87,16 +88,16 @@ class Database:
     ) -> Record:
         world, tape = self.world, self.being.tape
 
-        def attempt() -> Record:
+        def attempt(late: bool = False) -> Record:
             before, held = world.record, world.holds(lease)
             after = whole(
                 self._store.commit(record, against=against, commit=commit, actor=actor, lines=lines, lease=lease)
             )
             if after.revision > (before.revision if before is not None else 0):
-                told = Committed(
-                    world.now, self.being.name, before, after, lease is not None, lease is not None and not held, actor
+                leased = lease is not None
+                world.tell(
+                    Committed(world.now, self.being.name, before, after, leased, leased and not held, actor, late)
                 )
-                world.tell(told)
                 world.changed()
             return after
 
@@ -109,7 +110,7 @@ class Database:
         self.being.read = written.revision
         return written
 
-    async def _committed(self, attempt: Callable[[], Record], key: str, commit: str, tape: Any) -> Record:
+    async def _committed(self, attempt: Callable[..., Record], key: str, commit: str, tape: Any) -> Record:
         """One commit, and what becomes of it: it lands, it does not, or nobody can tell."""
         if self._struck(Fault.COMMIT_REFUSED):
             self.world.count(Fault.COMMIT_REFUSED)
@@ -123,7 +124,7 @@ class Database:
             raise await self._broken(attempt if tape.chance(0.5) else lambda: None, rules.unknown(key, commit))
         elif self._struck(Fault.COMMIT_LATE):
             self.world.count(Fault.COMMIT_LATE)
-            self.world.clock.at(self.world.now + tape.among((0.5, 3.0, 12.0)), _quietly, attempt)
+            self.world.clock.at(self.world.now + tape.among((0.5, 3.0, 12.0)), _quietly, partial(attempt, late=True))
             raise await self._broken(lambda: None, rules.unknown(key, commit))
         written: Record = await self._ask(attempt)
         return written
@@ -153,7 +154,11 @@ class Database:
         return lease
 
     async def renew(self, lease: Lease, seconds: float) -> None:
-        await self._ask(lambda: whole(self._store.renew(lease, seconds)))
+        try:
+            await self._ask(lambda: whole(self._store.renew(lease, seconds)))
+        except Displaced as error:
+            self.world.tell(Hindered(self.world.now, self.being.name, str(error)))
+            raise
 
     async def release(self, lease: Lease) -> None:
         await self._ask(lambda: whole(self._store.release(lease)))
@@ -187,7 +192,11 @@ class Database:
                 answer = error
             back(answer)
 
-        return await world.exchange(self.being, tape.seconds(0.002, 0.05), act)
+        try:
+            return await world.exchange(self.being, tape.seconds(0.002, 0.05), act)
+        except StoreUnavailable as error:
+            world.tell(Hindered(world.now, self.being.name, str(error)))
+            raise
 
     def _struck(self, fault: Fault) -> bool:
         return self.world.faults.strikes(fault, self.being.tape)

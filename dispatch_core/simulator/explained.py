@@ -15,7 +15,7 @@ from dispatch_core.client import explain
 from dispatch_core.evidence import Bounds, Capabilities, Listing
 from dispatch_core.record import Record
 from dispatch_core.simulator.database import whole
-from dispatch_core.simulator.trace import Committed, Event, Looked, Read, Refused
+from dispatch_core.simulator.trace import Committed, Event, Looked, Read
 from dispatch_core.simulator.world import KEY, UID
 
 
@@ -46,8 +46,6 @@ class Explained:
         self._read: dict[str, int] = {}
         self._holds: set[str] = set()
         """Actors whose last commit allowed a call: its reply is in their next one, and nobody else knows it."""
-        self._given_up: set[str] = set()
-        """Commits that their actors gave up: they land after another decision, if at all."""
         self._said: dict[str, Record | None] = {}
 
     def see(self, event: Event) -> str | None:
@@ -60,9 +58,7 @@ class Explained:
                 self._revisions[self._read[event.actor] - 1], event.listing, self._bounds, self._capabilities
             )
             self._said[event.actor] = whole(explain(shown, shown, KEY, UID)).decision.record
-        elif type(event) is Refused:
-            self._given_up.add(event.commit)
-        elif type(event) is Committed and event.before is not None and event.after.commit not in self._given_up:
+        elif type(event) is Committed and event.before is not None and not event.late:
             return self._compare(event)
         return None
 

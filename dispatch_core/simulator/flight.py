@@ -19,9 +19,12 @@ from dispatch_core.simulator.world import World
 Back = Callable[..., None]
 """The way back to the sender: a reply or an error, and after how many seconds."""
 
+BUSY = "the controller is busy"
+"""How the scheduler refuses what it could have carried out."""
+
 
 @guard("host_refuses_after_deadline", promise="L1", without=True)
-def _is_in_time(now: datetime, deadline: datetime) -> bool:
+def is_in_time(now: datetime, deadline: datetime) -> bool:
     """The host refuses a call that starts after its deadline, by its own clock."""
     return now <= deadline
 
@@ -79,7 +82,7 @@ class Flight:
             world.count(Fault.CALL_LOST)
         elif self._refused and self._is_let_through():
             world.count(Fault.CALL_REFUSED)
-            self._answer(back, self._arrived(Reply(answer=Answer.REFUSED, text="the controller is busy")))
+            self._answer(back, self._arrived(Reply(answer=Answer.REFUSED, text=BUSY)))
         elif self._is_let_through():
             self._take_effect(back)
         else:
@@ -89,12 +92,12 @@ class Flight:
         """The same call, delivered a second time; its sender may hear of this one only."""
         self.world.count(Fault.CALL_DOUBLED)
         let_through = self._is_let_through()
-        reply = self._act() if let_through else self._arrived(Reply(answer=Answer.LATE))
+        reply = self._act(again=True) if let_through else self._arrived(Reply(answer=Answer.LATE), again=True)
         if self._answers_twice:
             back(reply, self._back)
 
     def _is_let_through(self) -> bool:
-        in_time = _is_in_time(self.world.host_now(), self.sent.deadline)
+        in_time = is_in_time(self.world.host_now(), self.sent.deadline)
         if not in_time:
             self.world.count(Fault.CALL_LATE)
         return in_time
@@ -132,7 +135,7 @@ class Flight:
         else:
             back(reply, self._back)
 
-    def _act(self) -> Reply:
+    def _act(self, *, again: bool = False) -> Reply:
         world, sent = self.world, self.sent
         thing = world.scheduler.things.get(sent.object) if sent.object is not None else None
         taken = world.scheduler.reused.get(sent.object) if sent.object is not None else None
@@ -146,12 +149,13 @@ class Flight:
                 world.count(Fault.STOP_IGNORED)
         else:
             reply = self.act()
-        self._arrived(reply, name, run)
+        self._arrived(reply, name, run, again=again)
         world.changed()
         return reply
 
-    def _arrived(self, reply: Reply, name: str = "", run: int = 0) -> Reply:
-        self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, is_beyond(self.world, self.sent)))
+    def _arrived(self, reply: Reply, name: str = "", run: int = 0, *, again: bool = False) -> Reply:
+        beyond = is_beyond(self.world, self.sent)
+        self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, beyond, again))
         return reply
 
     def _struck(self, fault: Fault) -> bool:

@@ -27,9 +27,9 @@ from dispatch_core.simulator.laws import Judge, Violation, closing
 from dispatch_core.simulator.moments import Moments, asked_for
 from dispatch_core.simulator.payload import Payload
 from dispatch_core.simulator.tape import Branch, Place, Tape
-from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent
+from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent, Withheld
 from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Point, World
-from dispatch_core.supervisor import Supervisor
+from dispatch_core.supervisor import Supervisor, no_secrets
 
 BOUND_SECONDS = 7200.0
 """Once faults have stopped, a job settles within this long."""
@@ -232,8 +232,18 @@ class History:
     async def _secret(self, being: Being, secret: Secret) -> str:
         if self.faults.strikes(Fault.SECRET_MISSING, being.tape):
             self.world.count(Fault.SECRET_MISSING)
-            raise DispatchError(f"there is no {secret.source} {secret.name!r}")
+            why = f"there is no {secret.source} {secret.name!r}"
+            self.world.tell(Withheld(self.world.now, being.name, why))
+            raise DispatchError(why)
         return "hunter2"
+
+    async def _no_secret(self, being: Being, secret: Secret) -> str:
+        """What a janitor reads that was given no source of secrets."""
+        try:
+            return await no_secrets(secret)
+        except DispatchError as error:
+            self.world.tell(Withheld(self.world.now, being.name, str(error)))
+            raise
 
     def _leave(self, tape: Branch) -> bool:
         """Ask a supervisor to leave, as SIGTERM does."""
@@ -251,6 +261,7 @@ class History:
         janitor = Janitor(
             Database(self.world, being),
             {CLUSTER: Connection(self.world, being)},
+            secrets=lambda secret: self._no_secret(being, secret),
             period_seconds=JANITOR_SECONDS,
             lease_seconds=self.leases,
             now=lambda: self.world.own_now(being),

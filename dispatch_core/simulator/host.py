@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 
 from dispatch_core.adapters.contract import Job, Launch, Target
+from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import Spec
 from dispatch_core.record import Answer, Kind, Reply
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.flight import Flight, is_beyond
 from dispatch_core.simulator.query import Query
-from dispatch_core.simulator.trace import Looked, Sent
+from dispatch_core.simulator.trace import Looked, Replied, Sent, Unanswered
 from dispatch_core.simulator.world import Being, Ended, World
 
 
@@ -51,7 +52,12 @@ class Connection:
 
     async def _look(self, job: Job | None) -> Listing:
         query = Query(self.world, self.being, job)
-        looked = await self.world.exchange(self.being, query.there, query.begin)
+        try:
+            looked = await self.world.exchange(self.being, query.there, query.begin)
+        except (SchedulerUnavailable, asyncio.CancelledError) as error:
+            if job is not None and not self.being.unwinding:
+                self.world.tell(Unanswered(self.world.now, self.being.name, str(error)))
+            raise
         assert isinstance(looked, Looked)  # noqa: S101 - what the query handed back
         self.world.tell(looked._replace(at=self.world.now))
         return looked.listing
@@ -148,6 +154,7 @@ class Connection:
         flight = Flight(self.world, self.being.tape, sent, act)
         reply = await self.world.exchange(self.being, flight.there, flight.arrive)
         assert isinstance(reply, Reply)  # noqa: S101 - what the flight handed back
+        self.world.tell(Replied(self.world.now, self.being.name, sent.number))
         return reply
 
     def _struck(self, fault: Fault) -> bool:

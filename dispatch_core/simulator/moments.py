@@ -18,7 +18,7 @@ from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.scheduler import Thing
 from dispatch_core.simulator.tape import Branch
-from dispatch_core.simulator.trace import Committed, Event, Faulted, Read
+from dispatch_core.simulator.trace import UNCOUNTED, Committed, Event
 from dispatch_core.simulator.world import KEY, UID, Being, World
 
 PEOPLE = (Fault.CANCEL, Fault.HOLD, Fault.RELEASE, Fault.RESOLVE, Fault.DISPOSE)
@@ -89,7 +89,7 @@ class Moments:
 
     def see(self, event: Event) -> None:
         """Count the events that a moment may be at, and look for those that a moment may follow."""
-        if type(event) is Read or type(event) is Faulted:
+        if type(event) in UNCOUNTED:
             return
         self._events += 1
         self._follow(self._at_event.pop(self._events, ()), 2.0)
@@ -161,7 +161,7 @@ class Moments:
         ]
         for id in lost:
             scheduler.purges(id, lost=True)
-            scheduler.reused[id] = f"somebody-elses-{id}"
+            scheduler.reuses(id)
         return bool(lost)
 
     def _roll_back(self) -> bool:

@@ -57,7 +57,7 @@ class Payload:
         thing = self.world.scheduler.things[event.id]
         thing.slow = self.tape.chance(0.3)
         if self._struck(Fault.UNACCOUNTED):
-            thing.accounted = False
+            self.world.scheduler.accounts_for_nothing(thing)
         if thing.phase is State.RUNNING:
             self._will_end(thing)
 
@@ -71,8 +71,8 @@ class Payload:
     def _start(self, thing: Thing, run: int) -> None:
         if not self._is_there(thing, run) or thing.state is not State.PENDING:
             return
-        thing.progress = self.world.host_now()
         self.world.scheduler.runs(thing.id, (self.tape.among(NODES),))
+        self.world.scheduler.progresses(thing)
         self.world.changed()
         self._will_end(thing)
         if self._struck(Fault.UNKNOWN_WORD):
@@ -81,7 +81,7 @@ class Payload:
     def _speak_unknown(self, thing: Thing, run: int) -> None:
         if self._is_there(thing, run) and thing.phase is State.RUNNING:
             self.world.count(Fault.UNKNOWN_WORD)
-            thing.phase = State.UNRECOGNIZED
+            self.world.scheduler.speaks_unknown(thing)
             self.world.changed()
 
     def _will_end(self, thing: Thing) -> None:
@@ -94,7 +94,7 @@ class Payload:
 
     def _progress(self, thing: Thing, run: int) -> None:
         if self._is_there(thing, run) and thing.phase is State.RUNNING:
-            thing.progress = self.world.host_now()
+            self.world.scheduler.progresses(thing)
 
     def _drawn_end(self) -> End:
         self._runs += self.world.faults.calm

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from dispatch_core.adapters.contract import Job
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing, Sighting
@@ -50,27 +52,22 @@ class Query:
             back(SchedulerUnavailable("the controller cannot be reached"), self._taking)
         else:
             moment = self.being.tape.seconds(0.0, self._taking)
-            world.clock.at(world.now + moment, self._take, back, world.host_now(), world.now)
+            world.clock.at(world.now + moment, self._take, back, world.host_now(), world.now, len(world.trace))
 
-    def _take(self, back: Back, began: datetime, since: float) -> None:
+    def _take(self, back: Back, began: datetime, since: float, place: int) -> None:
         """The moment that it shows."""
-        shown, complete, lies = self._shown()
-        end = since + self._taking
-        self.world.clock.at(end, self._end, back, began, since, self.world.now, shown, complete, lies)
-
-    def _end(
-        self,
-        back: Back,
-        began: datetime,
-        since: float,
-        taken: float,
-        shown: tuple[Sighting, ...],
-        complete: bool,
-        lies: tuple[str, ...],
-    ) -> None:
         world = self.world
-        listing = Listing(objects=shown, began=began, ended=world.host_now(), complete=complete)
-        back(Looked(world.now, self.being.name, self.job is not None, listing, since, taken, lies), 0.02)
+        shown, complete, lies = self._shown()
+        listing = Listing(objects=shown, began=began, ended=began, complete=complete)
+        places = (place, len(world.trace), 0)
+        looked = Looked(0.0, self.being.name, self.job is not None, listing, since, world.now, lies, places)
+        world.clock.at(since + self._taking, self._end, back, looked)
+
+    def _end(self, back: Back, looked: Looked) -> None:
+        world = self.world
+        listing = replace(looked.listing, ended=world.host_now())
+        places = (*looked.places[:2], len(world.trace))
+        back(looked._replace(at=world.now, listing=listing, places=places), 0.02)
 
     def _shown(self) -> tuple[tuple[Sighting, ...], bool, tuple[str, ...]]:
         """What it shows now, whether it says that it is complete, and what it leaves out."""

@@ -20,6 +20,7 @@ from dispatch_core.simulator.trace import (
     Finished,
     HoldBit,
     Made,
+    Noted,
     Opened,
     Reran,
     Sent,
@@ -137,7 +138,7 @@ class Scheduler:
         self.made += 1
         thing = Thing(id=f"o{self.made}", name=name, key=self.key)
         self.things[thing.id] = thing
-        self.tell(Made(self.time(), thing.id, name, by, beyond))
+        self.tell(Made(self.time(), thing.id, name, by, beyond, thing.phase))
         return thing
 
     def stray(self, id: str, name: str, phase: State, *, open: bool = True) -> Thing:
@@ -145,9 +146,9 @@ class Scheduler:
         thing = Thing(id=id, name=name, key=self.key, open=open, excused="nobody of ours made it")
         thing.phase = phase
         self.things[id] = thing
-        self.tell(Made(self.time(), id, name, None, False))
+        self.tell(Made(self.time(), id, name, None, False, phase))
         if phase is State.ENDED:
-            self._finish(thing, End(cause=Cause.UNRECOGNIZED), told=False)
+            self._finish(thing, End(cause=Cause.UNRECOGNIZED), told=False, by="stray")
         return thing
 
     def runs(self, id: str, nodes: tuple[str, ...] = ()) -> None:
@@ -155,7 +156,7 @@ class Scheduler:
         if thing.state is not State.PENDING:
             raise Impossible(f"{id} is {thing.state}: it cannot run")
         thing.phase, thing.nodes = State.RUNNING, nodes or thing.nodes
-        self.tell(Started(self.time(), id, thing.run))
+        self.tell(Started(self.time(), id, thing.run, thing.nodes))
 
     def ends(self, id: str, end: End) -> None:
         thing = self.thing(id)
@@ -170,7 +171,7 @@ class Scheduler:
         thing.phase = State.ENDING
         if end is not None:
             thing.ends[thing.run] = end
-        self.tell(Ending(self.time(), id, thing.run))
+        self.tell(Ending(self.time(), id, thing.run, end, ""))
 
     def ended(self, id: str) -> None:
         """The last of a run that was ending is over."""
@@ -179,10 +180,10 @@ class Scheduler:
             raise Impossible(f"{id} is {thing.state}: say how it ends")
         self._finish(thing, thing.ends.get(thing.run, End(cause=Cause.UNRECOGNIZED)), told=thing.run in thing.ends)
 
-    def _finish(self, thing: Thing, end: End, *, told: bool = True) -> None:
+    def _finish(self, thing: Thing, end: End, *, told: bool = True, by: str = "") -> None:
         thing.phase = State.ENDED
         end = thing.ends.setdefault(thing.run, end) if told else thing.ends.get(thing.run, end)
-        self.tell(Finished(self.time(), thing.id, thing.run, end))
+        self.tell(Finished(self.time(), thing.id, thing.run, end, told, by))
 
     def purges(self, id: str, *, lost: bool = False) -> None:
         if not lost and self.thing(id).phase is not State.ENDED:
@@ -196,7 +197,7 @@ class Scheduler:
         if thing.phase is State.PENDING:
             raise Impossible(f"{id} is {thing.state}: it has no run to repeat")
         if thing.alive:
-            self._finish(thing, end or End(cause=Cause.RERUN), told=end is not None)
+            self._finish(thing, end or End(cause=Cause.RERUN), told=end is not None, by="rerun")
         elif end is not None:
             thing.ends.setdefault(thing.run, end)
         self._next_run(thing, open=not thing.shut_behind, wiped=wiped, by=None)
@@ -211,18 +212,41 @@ class Scheduler:
         if open:
             self.tell(Opened(self.time(), thing.id, thing.run, None))
 
-    def rolls_back(self, id: str, phase: State) -> None:
+    def rolls_back(self, id: str, phase: State, run: int | None = None) -> None:
         """A controller that restarts from an older copy of what it knew."""
         thing = self.thing(id)
         thing.slipped, thing.phase, thing.excused = thing.phase, phase, "the scheduler rolled it back"
-        self.tell(Slipped(self.time(), id, False))
+        thing.run = run or thing.run
+        self.tell(Slipped(self.time(), id, False, phase))
 
     def settles(self, thing: Thing) -> None:
         """The controller that was rolled back learns how it really is; unless it was stopped or run again since."""
         if thing.slipped is not None and thing.alive:
             thing.phase = thing.slipped
-            self.tell(Slipped(self.time(), thing.id, True))
+            self.tell(Slipped(self.time(), thing.id, True, thing.phase))
         thing.slipped = None
+
+    def progresses(self, thing: Thing) -> None:
+        thing.progress = self.now()
+        self.tell(Noted(self.time(), thing.id, "progresses"))
+
+    def speaks_unknown(self, thing: Thing) -> None:
+        """It is in a state that this version does not know."""
+        if thing.state not in (State.PENDING, State.RUNNING, State.ENDING):
+            raise Impossible(f"{thing.id} is {thing.state}: no other word would do")
+        thing.phase = State.UNRECOGNIZED
+        self.tell(Noted(self.time(), thing.id, "is unrecognized"))
+
+    def accounts_for_nothing(self, thing: Thing) -> None:
+        """From now on the ends of its earlier runs are not told."""
+        thing.accounted = False
+        self.tell(Noted(self.time(), thing.id, "accounts for nothing"))
+
+    def reuses(self, id: str) -> None:
+        """Somebody else's job is given the id of an object that was lost."""
+        if id in self.things:
+            raise Impossible(f"{id} is not lost")
+        self.reused[id] = f"somebody-elses-{id}"
 
     # --- what it is asked for
 
@@ -234,19 +258,19 @@ class Scheduler:
         thing.hold = on
         self.tell(HoldBit(self.time(), thing.id, on, by))
 
-    def stop(self, thing: Thing) -> None:
+    def stop(self, thing: Thing, by: str = "admin") -> None:
         if thing.phase is State.ENDED or thing.stubborn:
             return
         if thing.slow and thing.phase is State.RUNNING:
             thing.phase = State.ENDING
-            self.tell(Ending(self.time(), thing.id, thing.run))
+            self.tell(Ending(self.time(), thing.id, thing.run, None, by))
         elif not (thing.slow and thing.phase is State.ENDING):
-            self._finish(thing, End(cause=Cause.STOPPED_OUTSIDE))
+            self._finish(thing, End(cause=Cause.STOPPED_OUTSIDE), by=by)
 
     def stop_named(self, names: tuple[str, ...]) -> Reply:
         for thing in list(self.things.values()):
             if thing.name in names:
-                self.stop(thing)
+                self.stop(thing, "call")
         return Reply(answer=Answer.DONE)
 
     def act(self, kind: Kind, id: str, name: str, run: int, by: Sent | None = None) -> Reply:
@@ -263,7 +287,7 @@ class Scheduler:
         if kind is Kind.REQUEUE:
             return self._requeue(thing, by)
         if kind is Kind.STOP:
-            self.stop(thing)
+            self.stop(thing, "call")
         elif thing.phase is State.ENDED:
             return Reply(answer=Answer.REFUSED, text=f"{id} has ended")
         elif kind is Kind.OPEN:

@@ -27,9 +27,17 @@ class Tape:
         """Choices that are taken back."""
         self.unusual: list[Place] = []
         """Choices that came out otherwise than 0 would have: what a shrinker tries to take back."""
+        self._branches: list[Branch] = []
 
     def branch(self, name: str) -> Branch:
-        return Branch(self, name)
+        branch = Branch(self, name)
+        self._branches.append(branch)
+        return branch
+
+    @property
+    def drawn(self) -> list[Place]:
+        """All choices, of unusual ones and of lengths of time."""
+        return [(branch.name, number) for branch in self._branches for number in range(1, branch.count + 1)]
 
 
 class Branch:
@@ -38,26 +46,30 @@ class Branch:
     def __init__(self, tape: Tape, name: str) -> None:
         self.name = name
         self._tape = tape
-        self._count = 0
+        self.count = 0
+        """How many choices were drawn."""
         self._calm = frozenset(number for branch, number in tape.calm if branch == name)
         self._bits = random.Random(f"{tape.seed}/{name}").getrandbits
 
     def draw(self) -> int:
         """A whole number from 0 to SPAN - 1."""
-        self._count += 1
+        self.count += 1
         drawn = self._bits(32)
-        return 0 if self._count in self._calm else drawn
+        return 0 if self.count in self._calm else drawn
 
     def chance(self, probability: float) -> bool:
         """True with this probability."""
         if self.draw() < SPAN * (1.0 - probability):
             return False
-        self._tape.unusual.append((self.name, self._count))
+        self._tape.unusual.append((self.name, self.count))
         return True
 
     def below(self, bound: int) -> int:
         """A whole number from 0 to bound - 1."""
-        return self.draw() * bound >> 32
+        drawn = self.draw() * bound >> 32
+        if drawn:
+            self._tape.unusual.append((self.name, self.count))
+        return drawn
 
     def among(self, options: Sequence[T]) -> T:
         return options[self.below(len(options))]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import End
-from dispatch_core.record import Kind, Record, Reply
+from dispatch_core.record import Kind, Record, Reply, State
 
 
 class Read(NamedTuple):
@@ -35,6 +35,8 @@ class Committed(NamedTuple):
     """That lease was no longer the newest."""
     by: str
     """What the history row says: a supervisor, `evidence of ...`, a person."""
+    late: bool = False
+    """Its sender had given it up."""
 
 
 class Acknowledged(NamedTuple):
@@ -56,6 +58,14 @@ class Refused(NamedTuple):
     why: str
 
 
+class Hindered(NamedTuple):
+    """The store gave an actor no answer, or told it that its lease is another's: it leaves whatever it was at."""
+
+    at: float
+    actor: str
+    why: str
+
+
 class Looked(NamedTuple):
     """The scheduler answered a listing."""
 
@@ -69,6 +79,25 @@ class Looked(NamedTuple):
     """When it was as it shows."""
     lies: tuple[str, ...]
     """What is left out that was there."""
+    places: tuple[int, int, int] = (0, 0, 0)
+    """How many events were told before its beginning, before the moment that it shows, and before its end."""
+
+
+class Unanswered(NamedTuple):
+    """A listing failed, or was given up."""
+
+    at: float
+    actor: str
+    why: str
+    """"" where it was given up."""
+
+
+class Withheld(NamedTuple):
+    """A Start was not sent: its secret could not be read."""
+
+    at: float
+    actor: str
+    why: str
 
 
 class Sent(NamedTuple):
@@ -104,6 +133,16 @@ class Arrived(NamedTuple):
     """The run of that object, before the call."""
     beyond: bool
     """It took effect after it had expired; only a Start may."""
+    again: bool
+    """It was delivered a second time, and nobody hears of it."""
+
+
+class Replied(NamedTuple):
+    """The reply of a call reached its sender, who still waited for it."""
+
+    at: float
+    actor: str
+    number: int
 
 
 class Made(NamedTuple):
@@ -116,6 +155,7 @@ class Made(NamedTuple):
     """None: somebody else made it."""
     beyond: bool
     """Its Start had expired."""
+    phase: State = State.PENDING
 
 
 class Opened(NamedTuple):
@@ -134,6 +174,7 @@ class Started(NamedTuple):
     at: float
     id: str
     run: int
+    nodes: tuple[str, ...] = ()
 
 
 class Ending(NamedTuple):
@@ -142,6 +183,10 @@ class Ending(NamedTuple):
     at: float
     id: str
     run: int
+    end: End | None
+    """As far as it is said already."""
+    by: str
+    """"" by itself, `call`, `admin`."""
 
 
 class Finished(NamedTuple):
@@ -151,6 +196,10 @@ class Finished(NamedTuple):
     id: str
     run: int
     end: End
+    told: bool = True
+    """The scheduler says how it ended."""
+    by: str = ""
+    """"" by itself, `call`, `admin`, `rerun` where the next run follows, `stray` where it appeared ended."""
 
 
 class Reran(NamedTuple):
@@ -188,6 +237,15 @@ class Slipped(NamedTuple):
     at: float
     id: str
     back: bool
+    phase: State
+
+
+class Noted(NamedTuple):
+    """Something about an object that no law looks at, as a history says it: `progresses`, `is unrecognized`."""
+
+    at: float
+    id: str
+    what: str
 
 
 class Faulted(NamedTuple):
@@ -211,9 +269,13 @@ Event = (
     | Committed
     | Acknowledged
     | Refused
+    | Hindered
     | Looked
+    | Unanswered
+    | Withheld
     | Sent
     | Arrived
+    | Replied
     | Made
     | Opened
     | Started
@@ -223,6 +285,10 @@ Event = (
     | HoldBit
     | Vanished
     | Slipped
+    | Noted
     | Faulted
     | Stopped
 )
+
+UNCOUNTED = frozenset({Read, Hindered, Unanswered, Withheld, Replied, Noted, Faulted})
+"""Events that are no place for something else to happen at."""

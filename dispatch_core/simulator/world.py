@@ -24,6 +24,8 @@ from dispatch_core.stores.memory import MemoryStore
 KEY = "train"
 UID = "0f3a9c21"
 CLUSTER = "cluster"
+EPOCH = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
+"""When every history begins."""
 
 
 class Ended(BaseException):
@@ -67,7 +69,6 @@ class World:
         self.bounds = bounds
         self.capabilities = capabilities
         self.clock = Clock()  # type: ignore[abstract]  # what it lacks, sockets and signals, nobody here uses
-        self.epoch = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
         self.store_ahead = 0.0
         self.store = MemoryStore(self.store_now)
         self.scheduler = Scheduler(
@@ -99,10 +100,10 @@ class World:
         return self.clock.time()
 
     def host_now(self) -> datetime:
-        return self.epoch + timedelta(seconds=self.clock.time())
+        return EPOCH + timedelta(seconds=self.clock.time())
 
     def store_now(self) -> datetime:
-        return self.epoch + timedelta(seconds=self.clock.time() + self.store_ahead)
+        return EPOCH + timedelta(seconds=self.clock.time() + self.store_ahead)
 
     def own_now(self, being: Being) -> datetime:
         """The time by an actor's own clock."""

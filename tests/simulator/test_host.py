@@ -147,7 +147,7 @@ def test_an_effect_is_never_later_than_the_bound(call: Callable[[World], Any]) -
         assert done
         for arrived in done:
             assert not arrived.beyond
-            assert arrived.at <= (arrived.sent.deadline - world.epoch).total_seconds() + BOUNDS.call_seconds
+            assert arrived.at <= (arrived.sent.deadline - EPOCH).total_seconds() + BOUNDS.call_seconds
 
 
 def test_only_a_start_takes_effect_beyond_the_bound() -> None:
@@ -188,8 +188,8 @@ def test_a_listing_shows_one_moment_between_its_beginning_and_its_end() -> None:
             world.clock.at(0.5 * number, world.scheduler.holds, thing, number % 2 == 1)
         listing = look(world)
         looked = told(world, Looked)[0]
-        assert looked.began <= looked.taken <= (listing.ended - world.epoch).total_seconds()
-        assert listing.began == world.epoch + EPOCH.resolution * round(looked.began * 1e6)
+        assert looked.began <= looked.taken <= (listing.ended - EPOCH).total_seconds()
+        assert listing.began == EPOCH + EPOCH.resolution * round(looked.began * 1e6)
         assert listing.objects[0].hold is (int(looked.taken / 0.5) % 2 == 1)
 
 
