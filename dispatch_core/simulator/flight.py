@@ -91,8 +91,18 @@ class Flight:
     def _arrive_again(self, back: Back) -> None:
         """The same call, delivered a second time; its sender may hear of this one only."""
         self.world.count(Fault.CALL_DOUBLED)
-        let_through = self._is_let_through()
-        reply = self._act(again=True) if let_through else self._arrived(Reply(answer=Answer.LATE), again=True)
+        if not self._is_let_through():
+            self._answer_again(back, self._arrived(Reply(answer=Answer.LATE), again=True))
+        elif self._lingers and self.tape.chance(0.5):
+            self.world.count(Fault.EFFECT_LATE)
+            self.world.clock.at(self.world.now + self._lingers, self._land_again, back)
+        else:
+            self._answer_again(back, self._act(again=True))
+
+    def _land_again(self, back: Back) -> None:
+        self._answer_again(back, self._act(again=True))
+
+    def _answer_again(self, back: Back, reply: Reply) -> None:
         if self._answers_twice:
             back(reply, self._back)
 

@@ -43,9 +43,9 @@ def removable() -> tuple[Guard, ...]:
 
 
 def look_for(name: str, asked: Asked, first: int, histories: int) -> Caught:
-    """The first seed in whose history the guard is missed, alone or, on the second line, with its pair."""
+    """The first seed in whose history the guard is missed, alone, or with the one that hides it."""
     guard = GUARDS[name]
-    removed = (name, guard.pair) if guard.line == 2 and guard.pair else (name,)
+    removed = (name, guard.pair) if guard.pair else (name,)
     for seed in range(first, first + histories):
         told = run_seed(seed, asked, removed)
         if told.violations and not run_seed(seed, asked).violations:

@@ -165,17 +165,21 @@ class Moments:
         return bool(lost)
 
     def _roll_back(self) -> bool:
+        """A controller takes what runs for pending, or for ended with its node; or what has ended for running."""
         thing = self._some_thing(State.ENDED, State.RUNNING)
-        if thing is None or not thing.open:
+        if thing is None or not thing.open or thing.slipped is not None:
             return False
-        self.world.scheduler.rolls_back(thing.id, State.RUNNING if thing.phase is State.ENDED else State.PENDING)
+        runs = thing.phase is State.RUNNING
+        taken_for = self.tape.among((State.PENDING, State.ENDED)) if runs else State.RUNNING
+        self.world.scheduler.rolls_back(thing.id, taken_for)
         self.world.clock.at(self.world.now + self.tape.seconds(5.0, 100.0), self._find_out, thing, thing.run)
         return True
 
     def _find_out(self, thing: Thing, run: int) -> None:
         """The controller learns from its nodes how it really is."""
-        if self.world.scheduler.things.get(thing.id) is thing and thing.run == run and thing.alive:
+        if self.world.scheduler.things.get(thing.id) is thing and thing.run == run:
             self.world.scheduler.settles(thing)
+            self.world.last_landing = self.world.now
             self.world.changed()
 
     def _appear(self) -> bool:

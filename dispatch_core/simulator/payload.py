@@ -46,7 +46,7 @@ class Payload:
         elif kind is Finished:
             self._may_be_purged(event.id)  # type: ignore[union-attr]
         elif kind is Slipped:
-            self._may_go_on(event.id)  # type: ignore[union-attr]
+            self._may_go_on(event)  # type: ignore[arg-type]
         if kind is Reran and not self.world.scheduler.things[event.id].accounted:  # type: ignore[union-attr]
             self.world.count(Fault.UNACCOUNTED)
 
@@ -116,11 +116,9 @@ class Payload:
             self.world.scheduler.ends(thing.id, end)
         self.world.changed()
 
-    def _may_go_on(self, id: str) -> None:
-        thing = self.world.scheduler.things[id]
-        if thing.slipped is None or thing.phase is not State.RUNNING or thing.slipped is not State.RUNNING:
-            return
-        self._will_end(thing)
+    def _may_go_on(self, event: Slipped) -> None:
+        if event.back and event.phase is State.RUNNING:
+            self._will_end(self.world.scheduler.things[event.id])
 
     def _linger(self, thing: Thing) -> None:
         """What is ending has ended after a while; what was stopped, as stopped."""

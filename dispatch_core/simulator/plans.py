@@ -49,7 +49,7 @@ COMPLETED = End(cause=Cause.COMPLETED, exit_code=0, seconds=40.0)
 
 def draw_bounds(tape: Branch) -> Bounds:
     return Bounds(
-        call_seconds=tape.among((5.0, 10.0, 20.0)),
+        call_seconds=tape.among((5.0, 10.0, 20.0, 40.0)),
         window_seconds=tape.among((15.0, 20.0)),
         absence_seconds=tape.among((30.0, 60.0)),
         repeat_seconds=10.0,

@@ -15,6 +15,7 @@ from dispatch_core.guards import guard
 from dispatch_core.plan import Cause, End
 from dispatch_core.record import Answer, Kind, Reply, State
 from dispatch_core.simulator.trace import (
+    LOST_NODE,
     Ending,
     Event,
     Finished,
@@ -59,8 +60,8 @@ class Thing:
     progress: datetime | None = None
     excused: str = ""
     """Who acted outside the record, so that the laws do not bind it."""
-    slipped: State | None = None
-    """What it really is, while a controller that was rolled back takes it for something else."""
+    slipped: tuple[State, State] | None = None
+    """What it really is, and what a controller that was rolled back takes it for."""
 
     @property
     def state(self) -> State:
@@ -215,16 +216,20 @@ class Scheduler:
     def rolls_back(self, id: str, phase: State, run: int | None = None) -> None:
         """A controller that restarts from an older copy of what it knew."""
         thing = self.thing(id)
-        thing.slipped, thing.phase, thing.excused = thing.phase, phase, "the scheduler rolled it back"
+        thing.slipped, thing.phase, thing.excused = (thing.phase, phase), phase, "the scheduler rolled it back"
         thing.run = run or thing.run
+        if phase is State.ENDED:
+            thing.ends.setdefault(thing.run, LOST_NODE)
         self.tell(Slipped(self.time(), id, False, phase))
 
     def settles(self, thing: Thing) -> None:
         """The controller that was rolled back learns how it really is; unless it was stopped or run again since."""
-        if thing.slipped is not None and thing.alive:
-            thing.phase = thing.slipped
+        slipped, thing.slipped = thing.slipped, None
+        if slipped is not None and thing.phase is slipped[1]:
+            thing.phase = slipped[0]
+            if slipped[1] is State.ENDED:
+                thing.ends.pop(thing.run, None)
             self.tell(Slipped(self.time(), thing.id, True, thing.phase))
-        thing.slipped = None
 
     def progresses(self, thing: Thing) -> None:
         thing.progress = self.now()

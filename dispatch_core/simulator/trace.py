@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from dispatch_core.evidence import Listing
-from dispatch_core.plan import End
+from dispatch_core.plan import Cause, End
 from dispatch_core.record import Kind, Record, Reply, State
 
 
@@ -229,6 +229,10 @@ class Vanished(NamedTuple):
     at: float
     id: str
     lost: bool
+
+
+LOST_NODE = End(cause=Cause.NODE_FAILURE)
+"""How a run has ended of which the scheduler believes so, and which runs on."""
 
 
 class Slipped(NamedTuple):

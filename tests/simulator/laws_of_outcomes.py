@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatch_core.plan import Cause
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Result, Wait
+from dispatch_core.record import Answer, Reply, Result, State, Wait
 from dispatch_core.simulator.trace import Slipped, Vanished
 from tests.simulator.story import COMPLETED, Story, breaks, respects
 from tests.world import EPOCH
@@ -180,3 +180,95 @@ def it_ended_and_a_controller_takes_it_for_running(s: Story) -> None:
     s.tell(Slipped(s.now, "o1", False))
     s.started("o1")
     s.outcome(Result.FAILED, Cause.EXIT)
+
+
+# --- refused_was_refused
+
+
+@breaks("refused_was_refused")
+def a_late_start_is_taken_for_refused(s: Story) -> None:
+    s.authorize()
+    s.attempt(reply=Reply(answer=Answer.LATE))
+    s.intend("submission/1", Cause.REFUSED)
+
+
+@breaks("refused_was_refused")
+def the_job_failed_as_refused_and_was_not(s: Story) -> None:
+    s.authorize()
+    s.outcome(Result.FAILED, Cause.REFUSED)
+
+
+@respects("refused_was_refused")
+def it_was_refused(s: Story) -> None:
+    s.authorize()
+    s.attempt(reply=Reply(answer=Answer.REFUSED, text="no such partition"))
+    s.intend("submission/1", Cause.REFUSED)
+    s.outcome(Result.FAILED, Cause.REFUSED)
+
+
+# --- success_stands
+
+
+@breaks("success_stands")
+def it_completed_and_has_failed(s: Story) -> None:
+    s.run()
+    s.finished("o1", COMPLETED)
+    s.record_seen("o1")
+    s.outcome(Result.FAILED, Cause.UNRECOGNIZED)
+
+
+@breaks("success_stands")
+def it_completed_and_is_launched_again(s: Story) -> None:
+    s.run()
+    s.finished("o1", COMPLETED)
+    s.record_seen("o1")
+    s.spend("o1/1")
+    s.authorize("o1/1")
+
+
+@respects("success_stands")
+def it_failed_and_is_launched_again(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.record_seen("o1")
+    s.spend("o1/1")
+    s.authorize("o1/1")
+
+
+@respects("success_stands")
+def a_person_launches_again_what_completed(s: Story) -> None:
+    s.run()
+    s.finished("o1", COMPLETED)
+    s.record_seen("o1")
+    s.authorize("person ann")
+
+
+# --- launched_for_its_end
+
+
+@breaks("launched_for_its_end")
+def it_vanished_and_an_older_intent_is_carried_out(s: Story) -> None:
+    s.run()
+    s.record_seen("o1")
+    s.intend("o1/1", None, rule="slow")
+    s.tell(Vanished(s.now, "o1", True))
+    s.authorize("o1/1")
+
+
+@respects("launched_for_its_end")
+def it_vanished_and_is_launched_again_for_that(s: Story) -> None:
+    s.run()
+    s.record_seen("o1")
+    s.tell(Vanished(s.now, "o1", True))
+    s.intend("o1/1", Cause.VANISHED)
+    s.authorize("o1/1")
+
+
+@respects("launched_for_its_end")
+def it_is_launched_again_while_it_is_ending(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.record_seen("o1")
+    s.object("o1", state=State.ENDING)
+    s.intend("o1/1")
+    s.authorize("o1/1")

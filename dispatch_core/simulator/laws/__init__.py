@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatch_core.simulator.laws import closing, gates, launches, records
+from dispatch_core.simulator.laws import closing, gates, launches, outcomes, records
 from dispatch_core.simulator.laws.truth import Truth, Violation
 from dispatch_core.simulator.trace import Event
 
@@ -18,6 +18,7 @@ LAWS: dict[str, Callable[[Truth, Event], str | None]] = {
     **launches.LAWS,
     **gates.LAWS,
     **records.LAWS,
+    **outcomes.LAWS,
     **closing.LAWS,
 }
 """Each by its name: a function of what is true after an event, and the event; it says what is broken, or nothing."""
@@ -49,5 +50,5 @@ class Judge:
             self.violations.append(Violation(law, text, at))
 
 
-ON: dict[str, tuple[type, ...]] = {**launches.ON, **gates.ON, **records.ON, **closing.ON}
+ON: dict[str, tuple[type, ...]] = {**launches.ON, **gates.ON, **records.ON, **outcomes.ON, **closing.ON}
 """The kinds of event that each law looks at."""

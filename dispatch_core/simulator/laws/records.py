@@ -6,19 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dispatch_core.plan import NEVER_RAN, Cause
+from dispatch_core.plan import NEVER_RAN
 from dispatch_core.reasons import CHOICE, Reason
 from dispatch_core.record import (
     Call,
     Kind,
     Object,
-    Outcome,
     Record,
-    Result,
     State,
     is_late,
     run_key,
-    submission_key,
 )
 from dispatch_core.simulator.laws.truth import Truly, Truth
 from dispatch_core.simulator.trace import Acknowledged, Committed, Refused
@@ -182,100 +179,6 @@ def _is_over(thing: Truly, run: int) -> bool:
     return not thing.there or thing.run > run or run in thing.ends or thing.ending or not thing.alive
 
 
-def gone_is_gone(truth: Truth, event: Committed) -> str | None:
-    """C4: what is called vanished, or never created, is not there."""
-    before, after = event.before, event.after
-    text = _created_after_all(truth, event)
-    if text is not None:
-        return text
-    known = {intent.key for intent in before.intents} if before is not None else set()
-    for intent in after.intents:
-        thing = truth.objects.get(intent.key.partition("/")[0])
-        if intent.cause is Cause.VANISHED and intent.key not in known and thing is not None and thing.there:
-            return f"{thing.id} was taken to be gone, and is there"
-    if after.outcome is None or (before is not None and before.outcome is not None):
-        return None
-    if after.outcome.cause is Cause.VANISHED:
-        last = after.submissions[-1].canonical
-        thing = truth.objects.get(last or "")
-        return f"{last} was taken to be gone, and is there" if thing is not None and thing.there else None
-    return None
-
-
-def _created_after_all(truth: Truth, event: Committed) -> str | None:
-    """An object of a submission that ended as never created, or refused; where it is recorded and has ended, it may be.
-
-    What a person disposed of is left to the person.
-    """
-    paid = {unit.key for unit in event.before.budget} if event.before is not None else set()
-    ended = [unit.key for unit in event.after.budget if unit.key.startswith("submission/") and unit.key not in paid]
-    outcome = event.after.outcome if event.before is not None and event.before.outcome is None else None
-    if outcome is not None and outcome.cause in (Cause.NEVER_CREATED, Cause.REFUSED):
-        ended.append(submission_key(len(event.after.submissions)))
-    for key in ended:
-        submission = event.after.submissions[int(key.partition("/")[2]) - 1]
-        disposed = {attempt.number for attempt in submission.attempts if attempt.disposed}
-        for thing in truth.ours():
-            by = thing.by
-            if by is None or by.submission != submission.number or by.attempt in disposed:
-                continue
-            known = event.after.object(thing.id) is not None and not thing.alive
-            if thing.there and not known and not thing.beyond and thing.made_at < truth.looked.get(event.actor, 0.0):
-                return f"submission {submission.number} was taken to have made nothing, and {thing.id} is there"
-    return None
-
-
-_TOLD = frozenset(
-    {
-        Cause.EXIT,
-        Cause.SIGNAL,
-        Cause.OUT_OF_MEMORY,
-        Cause.TIME_LIMIT,
-        Cause.NODE_FAILURE,
-        Cause.PREEMPTED,
-        Cause.CANNOT_START,
-        Cause.STOPPED_OUTSIDE,
-    }
-)
-"""Causes that only a run's own end can have."""
-
-
-def true_outcome(truth: Truth, event: Committed) -> str | None:
-    """An outcome that a rule or the default set is what the scheduler's history says."""
-    before, outcome = event.before, event.after.outcome
-    if before is None or before.outcome is not None or outcome is None:
-        return None
-    if outcome.by.startswith("ann"):
-        asked = before.wait is not None and before.wait.reason in CHOICE
-        return None if asked or outcome.result is Result.CANCELLED else "it was resolved, and nobody had been asked"
-    if outcome.result is Result.CANCELLED:
-        return "it was cancelled, and nobody had asked for it"
-    last = event.after.submissions[-1].canonical if event.after.submissions else None
-    thing = truth.objects.get(last or "")
-    if thing is None:
-        return "it succeeded without a run" if outcome.result is Result.SUCCEEDED and outcome.cause is None else None
-    return _untrue(thing, outcome) or _while_it_ran(thing, outcome, event.after)
-
-
-def _untrue(thing: Truly, outcome: Outcome) -> str | None:
-    causes = {end.cause for end in thing.ends.values()}
-    if outcome.result is Result.SUCCEEDED and outcome.cause is None and Cause.COMPLETED not in causes:
-        return f"the job has succeeded, and no run of {thing.id} completed"
-    if outcome.cause in _TOLD and outcome.cause not in causes:
-        return f"the job has {outcome.result} ({outcome.cause}), and no run of {thing.id} ended so"
-    return None
-
-
-def _while_it_ran(thing: Truly, outcome: Outcome, record: Record) -> str | None:
-    """A run may go on beside an outcome only where a timed rule set it, or where somebody else opened that run."""
-    if not thing.running or thing.ending or thing.run in thing.excused:
-        return None
-    rule = record.plan.rule(outcome.by)
-    if outcome.cause is Cause.DEADLINE and rule is not None and rule.when.timed:
-        return None
-    return f"the job has {outcome.result} ({outcome.cause}) while {thing.id} was running"
-
-
 def stops_only_what_it_may(truth: Truth, event: Committed) -> str | None:
     """G7: a Stop never names the object that counts, unless the job has an outcome or a timed rule intends more; and
     no other one that is not retired, or counted earlier."""
@@ -317,8 +220,6 @@ LAWS: dict[str, Law] = {
     "kept": kept,
     "budgets": budgets,
     "spent_on_an_end": spent_on_an_end,
-    "gone_is_gone": gone_is_gone,
-    "true_outcome": true_outcome,
     "stops_only_what_it_may": stops_only_what_it_may,
     "intents_are_paid_for": intents_are_paid_for,
 }

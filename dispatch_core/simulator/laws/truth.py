@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import End
-from dispatch_core.record import Kind, Record
+from dispatch_core.record import Kind, Record, State
 from dispatch_core.simulator.trace import (
+    LOST_NODE,
     Acknowledged,
     Arrived,
     Committed,
@@ -180,7 +181,8 @@ def _ending(thing: Truly, event: Ending) -> None:
 
 def _finished(thing: Truly, event: Finished) -> None:
     thing.alive = thing.running = thing.ending = False
-    thing.ends.setdefault(event.run, event.end)
+    if thing.ends.get(event.run, LOST_NODE) is LOST_NODE:
+        thing.ends[event.run] = event.end
 
 
 def _reran(thing: Truly, event: Reran) -> None:
@@ -202,6 +204,11 @@ def _vanished(thing: Truly, event: Vanished) -> None:
 def _slipped(thing: Truly, event: Slipped) -> None:
     thing.excused.add(thing.run)
     thing.disturbed = event.at
+    if event.phase is State.ENDED:  # so the scheduler says, and nobody can know better
+        thing.alive, thing.running = False, False
+        thing.ends.setdefault(thing.run, LOST_NODE)
+    elif event.back:
+        thing.alive, thing.running = True, event.phase is State.RUNNING
 
 
 _CHANGES: dict[type, Callable[[Truly, Any], None]] = {
