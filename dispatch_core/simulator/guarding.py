@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
 from dispatch_core.guards import GUARDS, Guard
@@ -92,7 +92,7 @@ def take_each_away(
     with ProcessPoolExecutor(workers, mp_context=context, initializer=quiet) as pool:
         waiting = [pool.submit(look_for, name, asked, first, histories) for name in wanted]
         found = []
-        for future in waiting:
+        for future in as_completed(waiting):
             found.append(future.result())
             progress(found[-1])
-        return found
+    return sorted(found, key=lambda caught: wanted.index(caught.name))

@@ -37,7 +37,7 @@ def _is_lowest(truth: Truth, listing: Listing, chosen: str, before: Record | Non
     out = {o.id for o in before.objects if o.retired or o.foreign} if before is not None else set()
     names = {shown.id: read_name(shown.name) for shown in listing.objects if shown.id not in out}
     name = names.get(chosen)
-    if name is None or not listing.complete:
+    if name is None or name.uid != truth.uid or not listing.complete:
         return False
     same = [other for other in names.values() if other and other[:2] == (truth.uid, name.submission)]
     return name.attempt == min(other.attempt for other in same)
