@@ -160,7 +160,7 @@ def _is_choice(wait: Wait) -> bool:
     return wait.reason in CHOICE
 
 
-@guard("disposed_only_without_object", promise="S1", without=False)
+@guard("disposed_only_without_object", promise="S1", line=2, without=False)
 def _made_an_object(record: Record, submission: Submission, number: int) -> bool:
     """Whether an object of the attempt was seen: then nobody can say that it made none."""
     return any(object.attempt == number for object in record.of(submission.number))

@@ -216,6 +216,7 @@ def _better(old: Reply | None, new: Reply, rank: Callable[[Answer], int]) -> Rep
 @guard(
     "a_late_attempt_stays_late",
     promise="G5",
+    line=2,
     without=lambda answer: _ANSWER_RANK[answer],
 )
 def _start_rank(answer: Answer) -> int:
@@ -312,13 +313,13 @@ def _is_further(shown: _Sight, known: _Sight) -> bool:
     return shown > known
 
 
-@guard("any_sighting_starts_again", promise="C4", history="absence_rule", without=lambda before: before.missing)
+@guard("any_sighting_starts_again", promise="C4", history="absence_rule", line=2, without=lambda before: before.missing)
 def _missing_still(before: Object) -> Mark | None:
     """What is left of a count of absences once the object is listed: nothing, they were not in a row."""
     return None
 
 
-@guard("later_listing_undoes_the_word", promise="G8", without=False)
+@guard("later_listing_undoes_the_word", promise="G8", line=2, without=False)
 def _outdates(at: datetime, gone: datetime) -> bool:
     """Whether a person's word, of what an object was then, says nothing of it any more."""
     return at > gone

@@ -136,7 +136,7 @@ class Observed(Value, frozen=True):
             return sighting.state is State.ENDED
         return object.state is State.ENDED or self.is_gone(object)
 
-    @guard("moved_back_before_the_outcome", promise="C3", without=False)
+    @guard("moved_back_before_the_outcome", promise="C3", line=2, without=False)
     def is_moved_back(self, object: Object) -> bool:
         """Listed alive although its end is recorded, or in a run that is over: a controller that rolled back."""
         sighting = self.sighting(object.id)
@@ -162,7 +162,7 @@ class Observed(Value, frozen=True):
             return True
         return self.is_gone(object) and self._cannot_run(object)
 
-    @guard("gone_earlier_submission", promise="G8", without=True)
+    @guard("gone_earlier_submission", promise="G8", line=2, without=True)
     def _cannot_run(self, object: Object) -> bool:
         """Whether an object that is gone can run no more: last seen ending, never run, or a person says so. Gone alone
         says nothing: a lost node may still run what it ran."""
@@ -178,7 +178,7 @@ class Observed(Value, frozen=True):
             return end
         return End(cause=Cause.STOPPED, message=end.message, seconds=end.seconds)
 
-    @guard("own_stop_fires_no_rule", promise="T41", without=False)
+    @guard("own_stop_fires_no_rule", promise="T41", line=2, without=False)
     def _is_our_stop(self, object: Object, run: int) -> bool:
         """Whether we asked for this run's cancellation: else every recovery would trigger the next."""
         ours = self.record.call(Kind.STOP, object.id, run) or self.record.call(Kind.STOP_JOB)
@@ -217,12 +217,12 @@ class Observed(Value, frozen=True):
             return attempt.disposed
         return self.has_landed(attempt) and self._is_never_created(attempt)
 
-    @guard("manual_attempts", promise="S1", without=False)
+    @guard("manual_attempts", promise="S1", line=2, without=False)
     def is_for_a_person(self) -> bool:
         """Whether only a person may say that an attempt made no object."""
         return self.record.plan.unmatched == "manual"
 
-    @guard("never_created_after_expiry", promise="S1", history="three_attempts", without=True)
+    @guard("never_created_after_expiry", promise="S1", history="three_attempts", line=2, without=True)
     def has_landed(self, attempt: Attempt) -> bool:
         """Whether the attempt's Start has landed, if it ever does."""
         return self.expired(attempt.deadline)
@@ -283,6 +283,7 @@ def _may_miss(listing: Listing) -> bool:
     promise="C4",
     history="partial_listings",
     pair="incomplete_chooses_nothing",
+    line=2,
     without=True,
 )
 def _may_lack(listing: Listing) -> bool:
@@ -313,6 +314,7 @@ def _was_seen_open(object: Object) -> bool:
     promise="X3",
     history="opened_by_an_admin_and_gone",
     pair="seen_open_may_have_run",
+    line=2,
     without=True,
 )
 def _is_on_first_run(object: Object) -> bool:
@@ -320,7 +322,7 @@ def _is_on_first_run(object: Object) -> bool:
     return object.run == 1
 
 
-@guard("over_in_its_highest_run", promise="G8", without=True)
+@guard("over_in_its_highest_run", promise="G8", line=2, without=True)
 def _is_newest_run(sighting: Sighting, object: Object) -> bool:
     """Whether no later run of it was ever listed."""
     return sighting.run == object.run
@@ -337,13 +339,13 @@ def is_refused(attempt: Attempt) -> bool:
     return attempt.reply is not None and attempt.reply.answer is Answer.REFUSED
 
 
-@guard("late_is_not_counted", promise="G5", history="late_is_not_refused", without=True)
+@guard("late_is_not_counted", promise="G5", history="late_is_not_refused", line=2, without=True)
 def is_counted(attempt: Attempt) -> bool:
     """Whether it is one of the three: a `late` one is not, nothing happened."""
     return not is_late(attempt)
 
 
-@guard("never_created_after_all_attempts", promise="G5", history="created_and_lost", without=True)
+@guard("never_created_after_all_attempts", promise="G5", history="created_and_lost", line=2, without=True)
 def _is_spent(submission: Submission) -> bool:
     """Whether all the attempts that count were made: no reply never means not created."""
     return sum(is_counted(attempt) for attempt in submission.attempts) >= ATTEMPTS

@@ -133,7 +133,7 @@ def _may_open(observed: Observed) -> bool:
     return observed.listing.complete
 
 
-@guard("open_before_the_outcome", promise="X3", history="nothing_asked_after_outcome", without=True)
+@guard("open_before_the_outcome", promise="X3", history="nothing_asked_after_outcome", line=2, without=True)
 def _is_meant_to_run(record: Record) -> bool:
     return record.outcome is None
 
@@ -175,7 +175,7 @@ def _is_judged(record: Record, key: str) -> bool:
     return record.spent(key) is not None
 
 
-@guard("earlier_intents_carried_out_first", promise="X3", history="intent_before_newer_runs", without=False)
+@guard("earlier_intents_carried_out_first", promise="X3", history="intent_before_newer_runs", line=2, without=False)
 def _is_outstanding(intent: Intent) -> bool:
     """Whether what was decided for an earlier run is still to be done; what was decided for an object that had vanished
     keeps no gate shut once it is listed again."""

@@ -172,7 +172,7 @@ def _has_attempts_left(last: Submission) -> bool:
     return sum(is_counted(attempt) for attempt in last.attempts) < ATTEMPTS
 
 
-@guard("created_and_lost", promise="G5", without=True)
+@guard("created_and_lost", promise="G5", line=2, without=True)
 def _may_repeat(observed: Observed, last: Submission, newest: Attempt) -> bool:
     """An attempt that replied with an object is repeated only once that object is known to be absent."""
     created = newest.reply is not None and newest.reply.answer is Answer.DONE
@@ -286,7 +286,7 @@ def _shut_behind(turn: Turn, object: Object, sighting: Sighting) -> None:
 # --- what the order rests on, one condition each
 
 
-@guard("late_launch_after_settlement", promise="S2", without=False)
+@guard("late_launch_after_settlement", promise="S2", line=2, without=False)
 def _is_settled(record: Record) -> bool:
     """Whether nothing may be decided ever again."""
     return record.settled
@@ -342,7 +342,7 @@ def _is_decided(newest: Submission) -> bool:
     return newest.canonical is not None
 
 
-@guard("canonical_is_never_retired", promise="G7", history="stop_never_names_canonical", without=True)
+@guard("canonical_is_never_retired", promise="G7", history="stop_never_names_canonical", line=2, without=True)
 def _is_other(object: Object, canonical: set[str | None]) -> bool:
     return object.id not in canonical
 
@@ -365,7 +365,7 @@ def _is_replaced(object: Object, newest: Submission) -> bool:
     return object.submission < newest.number
 
 
-@guard("release_only_our_hold", promise="G2", without=True)
+@guard("release_only_our_hold", promise="G2", line=2, without=True)
 def _is_on(call: Call, object: Object, sighting: Sighting) -> bool:
     """Whether a hold of ours was asked for on this object and run: an admin's is not ours to release."""
     return (call.object, call.run) == (object.id, sighting.run)
@@ -377,7 +377,7 @@ def _of_earlier_holds(observed: Observed, object: Object, number: int) -> tuple[
     return tuple(c for c in observed.unexpired(Kind.HOLD, Kind.RELEASE, object=object.id) if c.hold != number)
 
 
-@guard("unrecognized_state_is_said", promise="T28", history="unrecognized_decides_nothing", without=False)
+@guard("unrecognized_state_is_said", promise="T28", history="unrecognized_decides_nothing", line=2, without=False)
 def _is_unknown(sighting: Sighting) -> bool:
     """Whether only a person can say what follows."""
     return sighting.state is State.UNRECOGNIZED
@@ -390,7 +390,7 @@ def _is_alone(turn: Turn) -> bool:
     return not turn.decided
 
 
-@guard("gate_shut_behind_the_run", promise="G1", history="requeued_by_an_admin_while_ending", without=False)
+@guard("gate_shut_behind_the_run", promise="G1", history="requeued_by_an_admin_while_ending", line=2, without=False)
 def _may_come_back_open(turn: Turn, sighting: Sighting) -> bool:
     """Whether a requeue of the running run, the scheduler's own too, would come back open, and can be kept from it."""
     can = turn.observed.capabilities.shuts and turn.record.plan.requeues

@@ -258,7 +258,7 @@ def _is_in_vain(end: End) -> bool:
     return end.cause is Cause.VANISHED
 
 
-@guard("vanished_and_listed_again", promise="G3", without=False)
+@guard("vanished_and_listed_again", promise="G3", line=2, without=False)
 def _is_made_for_it(intent: Intent) -> bool:
     """Whether the intent was made because the object had vanished: then it stands, listed again or not."""
     return intent.cause is Cause.VANISHED
@@ -270,7 +270,7 @@ def _has_succeeded(end: End) -> bool:
     return end.cause is Cause.COMPLETED
 
 
-@guard("resubmit_beside_a_rerun", promise="G3", history="intent_before_newer_runs", without=False)
+@guard("resubmit_beside_a_rerun", promise="G3", history="intent_before_newer_runs", line=2, without=False)
 def _is_outstanding(record: Record, object: Object, run: int) -> bool:
     """Whether an earlier run's intent is still to be carried out: judging a newer run too would launch twice."""
     return record.intent(run_key(object.id, run)) is not None
@@ -282,25 +282,25 @@ def _is_newest(record: Record, object: Object) -> bool:
     return record.submissions[-1].canonical == object.id
 
 
-@guard("held_run_rerun", promise="G8", without=True)
+@guard("held_run_rerun", promise="G8", line=2, without=True)
 def _carries_out(rule: Rule | None) -> bool:
     """Whether the run that the scheduler started on its own is what the rule asks for; else nobody asked for it."""
     return rule is not None and rule.do in AGAIN
 
 
-@guard("only_known_failures_judged_early", promise="T41 T28", history="ending_decides_little", without=True)
+@guard("only_known_failures_judged_early", promise="T41 T28", history="ending_decides_little", line=2, without=True)
 def _is_known_failure(end: End) -> bool:
     """Whether a run that is still ending has failed for certain, in a way that this version knows."""
     return end.cause not in (Cause.COMPLETED, Cause.UNRECOGNIZED)
 
 
-@guard("ending_decides_little", promise="G9", history="no_requeue_before_the_end", without=True)
+@guard("ending_decides_little", promise="G9", history="no_requeue_before_the_end", line=2, without=True)
 def _needs_no_end(intent: Intent) -> bool:
     """Whether it can be carried out while the run is still ending: its gate waits for the end anyway."""
     return intent.do is Action.RESUBMIT
 
 
-@guard("unexplained_stop_waits", promise="T41", history="own_stop_fires_no_rule", without=False)
+@guard("unexplained_stop_waits", promise="T41", history="own_stop_fires_no_rule", line=2, without=False)
 def _is_unexplained(end: End) -> bool:
     """Whether we stopped it and nothing says what for: no intent, no outcome."""
     return end.cause is Cause.STOPPED
@@ -322,7 +322,7 @@ def _comes_back_gated(turn: Turn) -> bool:
     return turn.observed.capabilities.requeues
 
 
-@guard("refused_requeue_is_resubmitted", promise="S1", without=False)
+@guard("refused_requeue_is_resubmitted", promise="S1", line=2, without=False)
 def _is_refused(turn: Turn, object: Object) -> bool:
     """Whether the scheduler refused to requeue this run: asked again it would refuse for ever."""
     row = turn.record.call(Kind.REQUEUE, object.id, object.run)
@@ -353,7 +353,7 @@ def _may_submit(turn: Turn) -> bool:
     return turn.observed.listing.complete
 
 
-@guard("only_timed_intents_stop", promise="G3", history="vanished_and_listed_again", without=True)
+@guard("only_timed_intents_stop", promise="G3", history="vanished_and_listed_again", line=2, without=True)
 def _is_timed(intent: Intent) -> bool:
     """Whether a timed rule asks that the run is stopped; a run that had vanished and is listed again is left alone."""
     return intent.cause is None

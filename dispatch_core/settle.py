@@ -187,7 +187,13 @@ def _settle(turn: Turn) -> None:
 # --- what settling rests on, one condition each
 
 
-@guard("settle_waits_for_every_object", promise="S1", history="settle_spans_absence", without=True)
+@guard(
+    "settle_waits_for_every_object",
+    promise="S1",
+    history="settle_spans_absence",
+    pair="alive_starts_the_count_again",
+    without=True,
+)
 def _is_accounted_for(observed: Observed, object: Object) -> bool:
     """Whether a recorded object has ended, or is known to be gone."""
     return observed.is_done(object)
@@ -235,26 +241,26 @@ def _has_shown_long_enough(observed: Observed, clear: Mark | None) -> bool:
     return observed.spans(clear)
 
 
-@guard("absent_object_proves_nothing", promise="S1", history="hidden_while_closing", without=True)
+@guard("absent_object_proves_nothing", promise="S1", history="hidden_while_closing", line=2, without=True)
 def _is_listed_ended(observed: Observed, object: Object) -> bool:
     """Whether the end of an object is seen in this listing, and not remembered or worked out."""
     sighting = observed.sighting(object.id)
     return sighting is not None and sighting.state is State.ENDED
 
 
-@guard("absent_attempt_proves_nothing", promise="S1 P3", history="settle_spans_absence", without=True)
+@guard("absent_attempt_proves_nothing", promise="S1 P3", history="settle_spans_absence", line=2, without=True)
 def _has_object(observed: Observed, submission: Submission, attempt: Attempt) -> bool:
     """Whether the attempt's object is known: one without may have made an object that this listing leaves out."""
     return bool(observed.made(submission, attempt))
 
 
-@guard("clear_starts_again", promise="S1", without=False)
+@guard("clear_starts_again", promise="S1", line=2, without=False)
 def _breaks_the_row(observed: Observed) -> bool:
     """Whether a listing in which S1 does not hold starts the count again: an incomplete one tells neither."""
     return observed.listing.complete
 
 
-@guard("clear_begins_where_settled", promise="S1", history="held_run_rerun", without=True)
+@guard("clear_begins_where_settled", promise="S1", history="held_run_rerun", line=2, without=True)
 def _may_begin(turn: Turn) -> bool:
     """Whether the outcome's own listing counts as the first that shows nothing left."""
     return not unsettled(turn.record, turn.observed)

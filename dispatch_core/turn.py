@@ -278,7 +278,12 @@ def concluded(record: Record, outcome: Outcome) -> Record:
 
 
 @guard(
-    "incomplete_marks_nothing", promise="C4", history="partial_listings", pair="incomplete_misses_nothing", without=True
+    "incomplete_marks_nothing",
+    promise="C4",
+    history="partial_listings",
+    pair="incomplete_misses_nothing",
+    line=2,
+    without=True,
 )
 def _may_mark(observed: Observed) -> bool:
     """Whether a listing counts towards an absence."""
