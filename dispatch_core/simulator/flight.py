@@ -55,11 +55,24 @@ class Flight:
         if any(self._struck(Fault.EFFECT_LATE) for _ in range(tries)):
             self._linger()
         self._lost = self._struck(Fault.CALL_LOST)
-        self._again = tape.seconds(0.1, world.bounds.window_seconds) if self._struck(Fault.CALL_DOUBLED) else None
+        self._again: float | None = None
+        self._lingers_again = 0.0
+        if self._struck(Fault.CALL_DOUBLED):
+            self._double()
         self._answers_twice = self._again is not None and tape.chance(0.3)
         self._refused = self._struck(Fault.CALL_REFUSED)
         self._reply_lost = self._struck(Fault.REPLY_LOST)
         self._reply_broken = self._struck(Fault.REPLY_BROKEN)
+
+    def _double(self) -> None:
+        """It is delivered a second time: some time after the first, or as late as it can be."""
+        world, tape = self.world, self.tape
+        if world.faults.has(Fault.EFFECT_LATE) and tape.chance(0.5):
+            left = (self.sent.deadline - world.host_now()).total_seconds()
+            self._again = max(0.1, left - self.there - tape.seconds(0.1, 2.0))
+            self._lingers_again = world.bounds.call_seconds * tape.seconds(0.9, 0.999)
+        else:
+            self._again = tape.seconds(0.1, world.bounds.window_seconds)
 
     def _linger(self) -> None:
         """It takes effect some time after the host let it through: often as late as it can."""
@@ -93,13 +106,16 @@ class Flight:
         self.world.count(Fault.CALL_DOUBLED)
         if not self._is_let_through():
             self._answer_again(back, self._arrived(Reply(answer=Answer.LATE), again=True))
-        elif self._lingers and self.tape.chance(0.5):
+        elif self._lingers_again:
             self.world.count(Fault.EFFECT_LATE)
-            self.world.clock.at(self.world.now + self._lingers, self._land_again, back)
+            self.world.on_the_way += 1
+            self.world.clock.at(self.world.now + self._lingers_again, self._land_again, back)
         else:
             self._answer_again(back, self._act(again=True))
 
     def _land_again(self, back: Back) -> None:
+        self.world.on_the_way -= 1
+        self.world.last_landing = self.world.now
         self._answer_again(back, self._act(again=True))
 
     def _answer_again(self, back: Back, reply: Reply) -> None:

@@ -41,7 +41,7 @@ MOMENTS = (
     Fault.LEASE_TAKEN,
     Fault.LEAVES,
 )
-ONCE = (Fault.CANCEL, Fault.ROLLED_BACK, Fault.ADMIN_STOPS)
+ONCE = (Fault.CANCEL, Fault.ADMIN_STOPS)
 
 
 class Moments:
@@ -157,7 +157,7 @@ class Moments:
         lost = [
             t.id
             for t in scheduler.things.values()
-            if t.alive and self.tape.chance(0.7 if t.state in BEFORE_THE_RUN else 0.2)
+            if t.alive and self.tape.chance(0.7 if t.state in BEFORE_THE_RUN else 0.4)
         ]
         for id in lost:
             scheduler.purges(id, lost=True)
@@ -165,11 +165,15 @@ class Moments:
         return bool(lost)
 
     def _roll_back(self) -> bool:
-        """A controller takes what runs for pending, or for ended with its node; or what has ended for running."""
+        """A controller takes what runs for pending, or for ended with its node; or what has ended for running, and it may
+        really run it again."""
         thing = self._some_thing(State.ENDED, State.RUNNING)
         if thing is None or not thing.open or thing.slipped is not None:
             return False
         runs = thing.phase is State.RUNNING
+        if not runs and self.tape.chance(0.6):
+            self.world.scheduler.relapses(thing.id)
+            return True
         taken_for = self.tape.among((State.PENDING, State.ENDED)) if runs else State.RUNNING
         self.world.scheduler.rolls_back(thing.id, taken_for)
         self.world.clock.at(self.world.now + self.tape.seconds(5.0, 100.0), self._find_out, thing, thing.run)
@@ -254,7 +258,7 @@ class Moments:
             return
         if asked:
             self.world.count(fault)
-            if fault is Fault.HOLD and being.tape.chance(0.6):
+            if fault is Fault.HOLD and being.tape.chance(0.7):
                 await self._waver(being, client)
 
     async def _waver(self, being: Being, client: Client) -> None:
@@ -284,7 +288,7 @@ FITTING = {
     Fault.OWN_REQUEUE: ("outcome", "intent", "requeue", "submission"),
     Fault.ADMIN_REQUEUES: ("outcome", "intent", "submission"),
     Fault.ROLLED_BACK: ("outcome", "submission"),
-    Fault.RESTART: ("object", "requeue", "submission", "outcome"),
+    Fault.RESTART: ("object", "requeue", "submission", "outcome", "intent"),
 }
 """The turning points at which a moment does the most harm."""
 

@@ -27,7 +27,7 @@ class Payload:
     def __init__(self, world: World, tape: Branch) -> None:
         self.world = world
         self.tape = tape
-        self._completes = tape.among((0.05, 0.02, 0.2))
+        self._completes = tape.among((0.1, 0.03, 0.3))
         """How often a run completes."""
         self._runs = 0
         """Runs that began since faults have stopped."""

@@ -222,6 +222,13 @@ class Scheduler:
             thing.ends.setdefault(thing.run, LOST_NODE)
         self.tell(Slipped(self.time(), id, False, phase))
 
+    def relapses(self, id: str) -> None:
+        """A controller that restarts from an older copy runs again what had ended, as the same run."""
+        thing = self.thing(id)
+        thing.phase, thing.excused = State.RUNNING, "the scheduler ran it again"
+        thing.ends.pop(thing.run, None)
+        self.tell(Slipped(self.time(), id, True, State.RUNNING))
+
     def settles(self, thing: Thing) -> None:
         """The controller that was rolled back learns how it really is; unless it was stopped or run again since."""
         slipped, thing.slipped = thing.slipped, None
