@@ -165,8 +165,8 @@ class Moments:
         return bool(lost)
 
     def _roll_back(self) -> bool:
-        """A controller takes what runs for pending, or for ended with its node; or what has ended for running, and it may
-        really run it again."""
+        """A controller takes what runs for pending, or for ended with its node, or what has ended for running; or it
+        runs that again."""
         thing = self._some_thing(State.ENDED, State.RUNNING)
         if thing is None or not thing.open or thing.slipped is not None:
             return False
