@@ -366,7 +366,7 @@ class Voices:
         title = call_title(sent.kind, sent.object, sent.submission, sent.attempt)
         numbers = self._sent[sent.actor, title]
         which = f" #{numbers.index(sent.number) + 1}" if numbers[-1] != sent.number else ""
-        replies = not event.again and sent.number in self._replied
+        replies = event.answers and sent.number in self._replied
         late = reply.answer is not Answer.LATE and _is_late(event)
         busy = reply.answer is Answer.REFUSED and reply.text == BUSY
         how = f"is refused: {reply.text}" if busy else "lands" if late else "arrives"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatch_core.plan import Cause
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Result, Wait
+from dispatch_core.record import Result, State, Wait
 from dispatch_core.simulator.trace import Slipped, Vanished
 from tests.simulator.story import COMPLETED, Story, breaks, respects
 from tests.world import EPOCH
@@ -177,6 +177,6 @@ def an_earlier_run_ends_the_job_beside_one_that_the_scheduler_began(s: Story) ->
 def it_ended_and_a_controller_takes_it_for_running(s: Story) -> None:
     s.run()
     s.finished("o1")
-    s.tell(Slipped(s.now, "o1", False))
+    s.tell(Slipped(s.now, "o1", False, State.PENDING))
     s.started("o1")
     s.outcome(Result.FAILED, Cause.EXIT)
