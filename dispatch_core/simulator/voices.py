@@ -311,7 +311,10 @@ class Voices:
     def _nothing_was_new(self, voice: Voice) -> None:
         """Say that a supervisor had nothing to merge, once it goes on without a commit."""
         if voice.merging and voice.nothing_new is not None:
-            self._say(voice.nothing_new.place, voice.nothing_new.at, f"{voice.name} merges")
+            read = voice.nothing_new
+            self._say(
+                read.place, read.at, f"{voice.name} merges{_having_read(read.revision) if not read.newest else ''}"
+            )
             voice.merging, voice.nothing_new, voice.holds = False, None, False
 
     # --- calls
@@ -326,7 +329,7 @@ class Voices:
             return  # it was given up, and what it held of that is in its next commit
         if reread.revision != voice.revision:
             voice.unsent = []
-            shown = f", having read revision {reread.revision}" if not reread.newest else ""
+            shown = _having_read(reread.revision) if not reread.newest else ""
             self._say(reread.place, reread.at, f"{voice.name} sends{shown}")
             voice.holds = True
 
@@ -351,7 +354,7 @@ class Voices:
         reread, voice.reread, voice.holds = voice.reread, None, True
         shown = ""
         if event.kind is Kind.OPEN and reread is not None and self._newest != reread.revision:
-            shown = f", having read revision {reread.revision}"
+            shown = _having_read(reread.revision)
         words = f"{voice.name} sends{'' if voice.alone else f' {title}'}{shown}"
         said = self._say(place, event.at, f"{words}, nothing arrives", part="sends", of=event, whole=words)
         voice.sending = (Named(title, event.run), said)
@@ -380,6 +383,11 @@ class Voices:
         words = f"{sent.actor}'s {title}{which} {how}{' and replies' if replies else ''}"
         self._say(place, event.at, words, part="arrives", of=sent, whole=whole)
         self._stage.has_arrived(place, event.at)
+
+
+def _having_read(revision: int) -> str:
+    """Said of what was done after a read that was not of the newest."""
+    return f", having read revision {revision}"
 
 
 def _is_late(event: Arrived) -> bool:
