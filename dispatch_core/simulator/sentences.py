@@ -31,6 +31,8 @@ class Said:
     """Said instead of all the parts, where nothing interrupts them: of a listing how it lies, of a call its fate."""
     calls: int = 0
     """How many calls a commit allows."""
+    timeless: bool = False
+    """Nothing that it leads to depends on when it is."""
     lasts: int = 0
     """Milliseconds that pass while it is said."""
 

@@ -175,15 +175,16 @@ class Voices:
         read, found, name = told.read, told.found, voice.name
         if read.lefts > voice.restarts:
             if voice.holds:
-                self._say(read.place, read.at, f"{name} restarts")
+                self._say(read.place, read.at, f"{name} restarts", timeless=True)
             voice.restarts, voice.holds = read.lefts, False
         revision = "" if read.newest else f" revision {read.revision}"
-        self._say(read.place, read.at, f"{name} reads{revision}", part="reads", of=found)
+        self._say(read.place, read.at, f"{name} reads{revision}", part="reads", of=found, timeless=True)
         if isinstance(found, Unanswered):
             self._say(told.place, found.at, f"{name} lists silent: {found.why or self._silence}")
         else:
             self._tell_listing(name, found)
-        self._say(told.place, found.at, f"{name} decides", part="decides", of=found)
+        timeless = type(found) is Looked  # without a listing, it is decided by the host's clock
+        self._say(told.place, found.at, f"{name} decides", part="decides", of=found, timeless=timeless)
 
     def _tell_listing(self, name: str, found: Looked) -> None:
         began, taken, ended = (place - 0.5 for place in found.places)
@@ -209,7 +210,8 @@ class Voices:
             since = voice.refused if voice.merging else None
             self._gave_up(since or Reading(place, event.at, 0, True), voice, event)
             self._abandoned(voice, event)
-            self._say(place, event.at, f"{voice.name} merges{'' if voice.merging else ' replies'}")
+            words = f"{voice.name} merges{'' if voice.merging else ' replies'}"
+            self._say(place, event.at, words, timeless=True)
             voice.merging, voice.nothing_new, voice.holds = False, None, False
         elif event.late and event.after.commit in voice.given_up:
             self._landed_late(place, event, voice, voice.given_up[event.after.commit])
@@ -236,7 +238,7 @@ class Voices:
         self._gave_up(told.read, voice, event)
         self._tell(voice, told)
         self._takes_lease(place, event, voice)
-        told.commit = self._say(place, event.at, f"{voice.name} commits", part="commits", of=told.found)
+        told.commit = self._say(place, event.at, f"{voice.name} commits", part="commits", of=told.found, timeless=True)
         assert event.before is not None  # noqa: S101 - what was decided, was decided of a record
         voice.calls, voice.revision = new_calls(event.before, event.after), event.after.revision
         told.commit.calls = len(voice.calls)
@@ -290,7 +292,7 @@ class Voices:
             self._tell(voice, told)
             if event.why == "Displaced":
                 self._displace(place, event.at, voice.name)
-            self._say(place, event.at, f"{voice.name} commits")
+            self._say(place, event.at, f"{voice.name} commits", timeless=True)
             voice.merging, voice.refused, voice.calls = True, told.read, []
 
     def _unknown(self, place: int, event: Refused, voice: Voice, told: Pass) -> None:
