@@ -13,7 +13,7 @@ from typing import Any
 from dispatch_core.evidence import Bounds
 from dispatch_core.record import Answer, Kind
 from dispatch_core.simulator.flight import BUSY
-from dispatch_core.simulator.sentences import TAKING, Said, Sentences
+from dispatch_core.simulator.sentences import HAVING_READ, TAKING, Said, Sentences
 from dispatch_core.simulator.stage import Stage
 from dispatch_core.simulator.trace import (
     Acknowledged,
@@ -389,7 +389,7 @@ class Voices:
 
 def _having_read(revision: int) -> str:
     """Said of what was done after a read that was not of the newest."""
-    return f", having read revision {revision}"
+    return f"{HAVING_READ}{revision}"
 
 
 def _is_late(event: Arrived) -> bool:
