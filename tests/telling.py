@@ -7,7 +7,8 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
                                  [delay*2<=90s] [jitter 0.5] [memory*1.5<=64] [time*2<=2h] [queue NAME] [elsewhere];
                                  unmatched manual; foreign stop; requeues; shuts; memory 16; limit 1h; leased a;
                                  secret TOKEN variable token; call|window|absence|repeat|resync 10s
-    a reads [revision 3]; a lists LIES; a decides; a commits; a merges [replies]
+    a reads [revision 3]; a lists LIES; a decides; a commits
+    a merges [replies][, having read revision 3]
     a sends [CALL][, having read revision 3], FATE
     a asks for a listing; a's listing is taken [without o1]; a is given the | an incomplete listing
     a commits, unanswered | never landing; a reads back; a's commit lands
@@ -215,10 +216,10 @@ class Teller:
         yield from story(before, self.world.lands_late(who))
         yield f"commits revision {self.world.record.revision}, which {who} had given up"
 
-    @says(r"(?P<who>\w+) merges(?P<replies> replies)?")
-    def merges(self, who: str, replies: str | None) -> Iterator[str]:
+    @says(r"(?P<who>\w+) merges(?P<replies> replies)?(?:, having read revision (?P<revision>\d+))?")
+    def merges(self, who: str, replies: str | None, revision: str | None) -> Iterator[str]:
         before = self.world.record
-        merged = self.world.merges(who, replies_only=replies is not None)
+        merged = self.world.merges(who, replies_only=replies is not None, reread=int(revision) if revision else None)
         if merged is None:
             yield "nothing new to merge"
             return

@@ -265,17 +265,19 @@ class World:
         view.pending = None
         return view.committed
 
-    def merges(self, name: str, *, replies_only: bool = False) -> Record | None:
+    def merges(self, name: str, *, replies_only: bool = False, reread: int | None = None) -> Record | None:
         """What is left of a decision that was refused: its evidence, at the newest revision, without a lease.
 
-        A supervisor that leaves merges the replies that it holds, and nothing else.
+        A supervisor that leaves merges the replies that it holds, and nothing else. To one whose re-read was stale,
+        what it holds may be news of nothing.
         """
         view = self.view(name)
         facts = [*view.replies, *(seen(view.listing) if view.listing is not None and not replies_only else ())]
-        merged = merge(self.record, facts)
-        fresh = is_news(self.record, merged)
+        shown = self.record if reread is None else self.revisions[reread - 1]
+        merged = merge(shown, facts)
+        fresh = is_news(shown, merged)
         self.views[name] = View(decision=view.decision, sent=view.sent)
-        return self.commit(merged, self.record.revision, name) if fresh else None
+        return self.commit(merged, shown.revision, name) if fresh else None
 
     def due(self, name: str, only: str | None = None) -> list[tuple[int, Start | Send]]:
         """The calls of the committed decision that are yet to be made, with their places; `only`: the one so called."""

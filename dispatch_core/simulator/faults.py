@@ -167,15 +167,25 @@ def _rates(fault: Fault) -> tuple[float, ...]:
 class Faults:
     """The faults of one history."""
 
-    def __init__(self, tape: Branch, allowed: tuple[Fault, ...]) -> None:
+    def __init__(self, tape: Branch, allowed: tuple[Fault, ...], muted: frozenset[Fault] = frozenset()) -> None:
         self.counts: Counter[str] = Counter()
         self.calm = False
         """Faults have stopped."""
         share = tape.among((0.5, 0.25, 0.75))
         self._rates = {fault: tape.among(_rates(fault)) for fault in tape.some(allowed, share)}
+        self._muted = muted
+        self._rates |= dict.fromkeys(self._rates.keys() & muted, 0.0)
 
     def has(self, fault: Fault) -> bool:
         """Whether this kind is switched on."""
+        return fault in self._rates and fault not in self._muted
+
+    def is_muted(self, fault: Fault) -> bool:
+        """Whether it never comes, though it is drawn."""
+        return fault in self._muted
+
+    def is_drawn(self, fault: Fault) -> bool:
+        """Whether there are choices of this kind: they are drawn where it is muted, too."""
         return fault in self._rates
 
     def strikes(self, fault: Fault, tape: Branch) -> bool:

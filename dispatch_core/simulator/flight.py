@@ -181,7 +181,8 @@ class Flight:
 
     def _arrived(self, reply: Reply, name: str = "", run: int = 0, *, again: bool = False) -> Reply:
         beyond = is_beyond(self.world, self.sent)
-        self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, beyond, again))
+        answers = again is self._answers_twice
+        self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, beyond, again, answers))
         return reply
 
     def _struck(self, fault: Fault) -> bool:

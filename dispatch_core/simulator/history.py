@@ -50,6 +50,8 @@ class Asked:
     faults: tuple[Fault, ...] = tuple(Fault)
     calm: frozenset[Place] = frozenset()
     """Choices that are taken back, to make a history shorter."""
+    muted: frozenset[Fault] = frozenset()
+    """Kinds of faults that never come; all else is drawn as if they might."""
     target: Point | None = None
     """The one fault of the targeted mode."""
     explained: bool = False
@@ -83,7 +85,7 @@ class History:
         self.asked = asked
         self.tape = Tape(seed, asked.calm)
         draw = self.tape.branch("job")
-        self.faults = Faults(self.tape.branch("swarm"), asked.faults)
+        self.faults = Faults(self.tape.branch("swarm"), asked.faults, asked.muted)
         self.judge = Judge(UID)
         self.world = World(
             self.tape, self.faults, plans.draw_bounds(draw), plans.draw_capabilities(draw), self.judge.see

@@ -75,7 +75,7 @@ class Moments:
             Fault.LEAVES: lambda: self._leave(tape),
         }
         for fault in MOMENTS:
-            if not world.faults.has(fault):
+            if not world.faults.is_drawn(fault):
                 continue
             for _ in range(tape.below(2 if fault in ONCE else 4)):
                 match tape.below(4):
@@ -102,7 +102,7 @@ class Moments:
             self.world.clock.at(self.world.now + self.tape.seconds(0.0, within), self._happen, fault)
 
     def _happen(self, fault: Fault) -> None:
-        if self.world.faults.calm or self.world.record is None:
+        if self.world.faults.calm or self.world.record is None or self.world.faults.is_muted(fault):
             return
         if fault in PEOPLE:
             self._ask(fault)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+HAVING_READ = ", having read revision "
+"""Said of what was done after a read that was not of the newest: a whole pass says nothing of the kind."""
 TAKING = "{taking}"
 """Where a sentence says how long it takes."""
 
@@ -31,6 +33,8 @@ class Said:
     """Said instead of all the parts, where nothing interrupts them: of a listing how it lies, of a call its fate."""
     calls: int = 0
     """How many calls a commit allows."""
+    timeless: bool = False
+    """Nothing that it leads to depends on when it is."""
     lasts: int = 0
     """Milliseconds that pass while it is said."""
 
@@ -99,6 +103,8 @@ def _pass(steps: list[Said]) -> tuple[Said, int]:
     sends = f"{name} sends"
     call = next((step for step in steps[4:] if step.text == sends or step.text.startswith(f"{sends}, ")), None)
     if commit.calls != (call is not None) or (call is not None and call.part not in ("sends", "calls")):
+        return first, 1
+    if call is not None and HAVING_READ in call.text:
         return first, 1
     fate = call.text.removeprefix(sends) if call is not None else ""
     text = f"{name} passes at once{listing.whole}{fate}"

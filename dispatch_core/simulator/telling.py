@@ -19,6 +19,8 @@ from dispatch_core.simulator.world import World
 WIDTH = 118
 GAP_SECONDS = 3.0
 """After so long a block of commands ends, and its steps are shown."""
+SHORT_SECONDS = 1.0
+"""A shorter time that passes before a sentence that no clock has a part in is told with the next sentence."""
 BLOCK = 4
 """The shortest block."""
 
@@ -45,7 +47,7 @@ def commands(world: World, trace: Sequence[Event]) -> Iterator[str]:
     now, block = 0, 1
     for said in sentences.told():
         at = round(said.at * 1000)
-        if at > now:
+        if at > now and not (said.timeless and at - now < SHORT_SECONDS * 1000):
             if at - now >= GAP_SECONDS * 1000 and block >= BLOCK:
                 yield ""
                 block = 0

@@ -134,7 +134,9 @@ class Arrived(NamedTuple):
     beyond: bool
     """It took effect after it had expired; only a Start may."""
     again: bool
-    """It was delivered a second time, and nobody hears of it."""
+    """It was delivered a second time."""
+    answers: bool = True
+    """Its sender hears of this delivery, if of any."""
 
 
 class Replied(NamedTuple):

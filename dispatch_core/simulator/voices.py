@@ -13,7 +13,7 @@ from typing import Any
 from dispatch_core.evidence import Bounds
 from dispatch_core.record import Answer, Kind
 from dispatch_core.simulator.flight import BUSY
-from dispatch_core.simulator.sentences import TAKING, Said, Sentences
+from dispatch_core.simulator.sentences import HAVING_READ, TAKING, Said, Sentences
 from dispatch_core.simulator.stage import Stage
 from dispatch_core.simulator.trace import (
     Acknowledged,
@@ -175,15 +175,16 @@ class Voices:
         read, found, name = told.read, told.found, voice.name
         if read.lefts > voice.restarts:
             if voice.holds:
-                self._say(read.place, read.at, f"{name} restarts")
+                self._say(read.place, read.at, f"{name} restarts", timeless=True)
             voice.restarts, voice.holds = read.lefts, False
         revision = "" if read.newest else f" revision {read.revision}"
-        self._say(read.place, read.at, f"{name} reads{revision}", part="reads", of=found)
+        self._say(read.place, read.at, f"{name} reads{revision}", part="reads", of=found, timeless=True)
         if isinstance(found, Unanswered):
             self._say(told.place, found.at, f"{name} lists silent: {found.why or self._silence}")
         else:
             self._tell_listing(name, found)
-        self._say(told.place, found.at, f"{name} decides", part="decides", of=found)
+        timeless = type(found) is Looked  # without a listing, it is decided by the host's clock
+        self._say(told.place, found.at, f"{name} decides", part="decides", of=found, timeless=timeless)
 
     def _tell_listing(self, name: str, found: Looked) -> None:
         began, taken, ended = (place - 0.5 for place in found.places)
@@ -209,7 +210,8 @@ class Voices:
             since = voice.refused if voice.merging else None
             self._gave_up(since or Reading(place, event.at, 0, True), voice, event)
             self._abandoned(voice, event)
-            self._say(place, event.at, f"{voice.name} merges{'' if voice.merging else ' replies'}")
+            words = f"{voice.name} merges{'' if voice.merging else ' replies'}"
+            self._say(place, event.at, words, timeless=True)
             voice.merging, voice.nothing_new, voice.holds = False, None, False
         elif event.late and event.after.commit in voice.given_up:
             self._landed_late(place, event, voice, voice.given_up[event.after.commit])
@@ -236,7 +238,7 @@ class Voices:
         self._gave_up(told.read, voice, event)
         self._tell(voice, told)
         self._takes_lease(place, event, voice)
-        told.commit = self._say(place, event.at, f"{voice.name} commits", part="commits", of=told.found)
+        told.commit = self._say(place, event.at, f"{voice.name} commits", part="commits", of=told.found, timeless=True)
         assert event.before is not None  # noqa: S101 - what was decided, was decided of a record
         voice.calls, voice.revision = new_calls(event.before, event.after), event.after.revision
         told.commit.calls = len(voice.calls)
@@ -290,7 +292,7 @@ class Voices:
             self._tell(voice, told)
             if event.why == "Displaced":
                 self._displace(place, event.at, voice.name)
-            self._say(place, event.at, f"{voice.name} commits")
+            self._say(place, event.at, f"{voice.name} commits", timeless=True)
             voice.merging, voice.refused, voice.calls = True, told.read, []
 
     def _unknown(self, place: int, event: Refused, voice: Voice, told: Pass) -> None:
@@ -311,7 +313,10 @@ class Voices:
     def _nothing_was_new(self, voice: Voice) -> None:
         """Say that a supervisor had nothing to merge, once it goes on without a commit."""
         if voice.merging and voice.nothing_new is not None:
-            self._say(voice.nothing_new.place, voice.nothing_new.at, f"{voice.name} merges")
+            read = voice.nothing_new
+            self._say(
+                read.place, read.at, f"{voice.name} merges{_having_read(read.revision) if not read.newest else ''}"
+            )
             voice.merging, voice.nothing_new, voice.holds = False, None, False
 
     # --- calls
@@ -326,7 +331,7 @@ class Voices:
             return  # it was given up, and what it held of that is in its next commit
         if reread.revision != voice.revision:
             voice.unsent = []
-            shown = f", having read revision {reread.revision}" if not reread.newest else ""
+            shown = _having_read(reread.revision) if not reread.newest else ""
             self._say(reread.place, reread.at, f"{voice.name} sends{shown}")
             voice.holds = True
 
@@ -351,7 +356,7 @@ class Voices:
         reread, voice.reread, voice.holds = voice.reread, None, True
         shown = ""
         if event.kind is Kind.OPEN and reread is not None and self._newest != reread.revision:
-            shown = f", having read revision {reread.revision}"
+            shown = _having_read(reread.revision)
         words = f"{voice.name} sends{'' if voice.alone else f' {title}'}{shown}"
         said = self._say(place, event.at, f"{words}, nothing arrives", part="sends", of=event, whole=words)
         voice.sending = (Named(title, event.run), said)
@@ -366,7 +371,7 @@ class Voices:
         title = call_title(sent.kind, sent.object, sent.submission, sent.attempt)
         numbers = self._sent[sent.actor, title]
         which = f" #{numbers.index(sent.number) + 1}" if numbers[-1] != sent.number else ""
-        replies = not event.again and sent.number in self._replied
+        replies = event.answers and sent.number in self._replied
         late = reply.answer is not Answer.LATE and _is_late(event)
         busy = reply.answer is Answer.REFUSED and reply.text == BUSY
         how = f"is refused: {reply.text}" if busy else "lands" if late else "arrives"
@@ -380,6 +385,11 @@ class Voices:
         words = f"{sent.actor}'s {title}{which} {how}{' and replies' if replies else ''}"
         self._say(place, event.at, words, part="arrives", of=sent, whole=whole)
         self._stage.has_arrived(place, event.at)
+
+
+def _having_read(revision: int) -> str:
+    """Said of what was done after a read that was not of the newest."""
+    return f"{HAVING_READ}{revision}"
 
 
 def _is_late(event: Arrived) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dispatch_core.record import Hold, Kind
+from dispatch_core.record import Hold, Kind, State
 from dispatch_core.simulator.trace import HoldBit, Slipped
 from tests.simulator.story import Story, breaks, respects
 
@@ -76,7 +76,7 @@ def an_admin_opened_a_duplicate(s: Story) -> None:
 @respects("authorized")
 def a_controller_restarted_and_starts_what_had_run(s: Story) -> None:
     s.launch()
-    s.tell(Slipped(s.now, "o1", False))
+    s.tell(Slipped(s.now, "o1", False, State.PENDING))
     s.started("o1")
 
 

@@ -177,7 +177,7 @@ def an_earlier_run_ends_the_job_beside_one_that_the_scheduler_began(s: Story) ->
 def it_ended_and_a_controller_takes_it_for_running(s: Story) -> None:
     s.run()
     s.finished("o1")
-    s.tell(Slipped(s.now, "o1", False))
+    s.tell(Slipped(s.now, "o1", False, State.PENDING))
     s.started("o1")
     s.outcome(Result.FAILED, Cause.EXIT)
 

@@ -289,7 +289,7 @@ def one_that_had_run_is_launched_as_one_that_never_ran(s: Story) -> None:
 @respects("spent_on_an_end")
 def a_unit_is_spent_on_a_run_that_is_ending(s: Story) -> None:
     s.run()
-    s.tell(Ending(s.now, "o1", 1))
+    s.tell(Ending(s.now, "o1", 1, None, ""))
     s.spend("o1/1")
 
 
@@ -339,7 +339,7 @@ def the_one_that_counts_is_stopped(s: Story) -> None:
 @breaks("stops_only_what_it_may")
 def the_one_that_counts_is_stopped_for_an_end(s: Story) -> None:
     s.run()
-    s.tell(Ending(s.now, "o1", 1))
+    s.tell(Ending(s.now, "o1", 1, None, ""))
     s.intend("o1/1")
     s.decide(Kind.STOP, "o1")
 

@@ -196,7 +196,7 @@ class Story:
         answer: Answer = Answer.DONE,
     ) -> None:
         met = sent.name if name is None else name
-        self.tell(Arrived(self.now, sent, Reply(answer=answer), met, sent.run if run is None else run, beyond))
+        self.tell(Arrived(self.now, sent, Reply(answer=answer), met, sent.run if run is None else run, beyond, False))
 
     # --- the scheduler
 

@@ -56,7 +56,7 @@ def is_told_as_it_was(seed: int, *removed: str) -> None:
         assert [step for step in steps if step.startswith("LAW BROKEN")] == [], text
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), 66, 118, 120, 149, 161, 203])
 def test_a_history_is_told_as_it_was(seed: int) -> None:
     is_told_as_it_was(seed)
 
