@@ -22,8 +22,8 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
     a's open o1 [#2] arrives | lands | is refused: TEXT [and replies]
                                  a call that was sent reaches the host, or takes effect, (again) now
     o1 runs [on n1] | is ending [END] | ends END | is purged | is lost | is hidden | is shown | is unrecognized
-    o1 reruns [after END] | rolls back to STATE [in run 1] | is found to be STATE | ignores stops | ends slowly | obeys
-    o1 progresses | accounts for nothing
+    o1 reruns [after END] | rolls back to STATE [in run 1] | is found to be STATE | relapses | ignores stops
+    o1 ends slowly | obeys | progresses | accounts for nothing
       END: CAUSE [CODE] [in 40s] [: MESSAGE]
     admin opens | holds | releases | stops | requeues o1;   foreign f1 appears [as NAME], [STATE]
     somebody takes the id of o1
@@ -390,9 +390,14 @@ class Teller:
     def found(self, id: str, state: str) -> None:
         """A controller that was rolled back learns how it really is."""
         thing = self.world.scheduler.thing(id)
-        if thing.slipped != state:
+        if thing.slipped is None or thing.slipped[0] != state:
             raise Impossible(f"{id} was not rolled back from {state}")
         self.world.scheduler.settles(thing)
+
+    @says(r"(?P<id>[of]\d+) relapses")
+    def relapses(self, id: str) -> None:
+        """A controller that restarts from an older copy runs it again, as the same run."""
+        self.world.scheduler.relapses(id)
 
     @says(r"(?P<id>[of]\d+) rolls back to (?P<state>\w+)(?: in run (?P<run>\d+))?")
     def rolls_back(self, id: str, state: str, run: str | None) -> None:

@@ -137,7 +137,7 @@ class Payload:
     def _may_be_purged(self, id: str) -> None:
         thing = self.world.scheduler.things[id]
         if self._struck(Fault.PURGE):
-            after = self.tape.among((10.0, 0.2, 60.0)) * self.tape.seconds(0.5, 1.5)
+            after = self.tape.among((0.2, 10.0, 60.0)) * self.tape.seconds(0.5, 1.5)
             self.world.clock.at(self.world.now + after, self._purge, thing, thing.run)
 
     def _purge(self, thing: Thing, run: int) -> None:

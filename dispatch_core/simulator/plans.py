@@ -112,7 +112,7 @@ def _rule(tape: Branch, number: int) -> Rule:
 
 
 def _when(tape: Branch) -> When:
-    match tape.below(15):
+    match tape.below(17):
         case 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7:
             return When(cause=tape.some(_ENDS_OTHERWISE, tape.among((0.9, 0.5, 1.0))) or (Cause.EXIT,))
         case 8:
@@ -125,7 +125,7 @@ def _when(tape: Branch) -> When:
             return When(message=tape.among(("raised", "image", "MOON")))
         case 12:
             return When(cause=(Cause.EXIT,), shorter_than_seconds=60.0)
-        case 13:
+        case 13 | 15:
             return When(pending_longer_than_seconds=tape.among((30.0, 10.0)))
         case _:
             return When(no_progress_for_seconds=tape.among((8.0, 20.0)))

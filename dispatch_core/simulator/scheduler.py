@@ -227,7 +227,7 @@ class Scheduler:
         thing = self.thing(id)
         thing.phase, thing.excused = State.RUNNING, "the scheduler ran it again"
         thing.ends.pop(thing.run, None)
-        self.tell(Slipped(self.time(), id, True, State.RUNNING))
+        self.tell(Slipped(self.time(), id, True, State.RUNNING, relapse=True))
 
     def settles(self, thing: Thing) -> None:
         """The controller that was rolled back learns how it really is; unless it was stopped or run again since."""

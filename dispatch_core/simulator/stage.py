@@ -151,6 +151,9 @@ class Stage:
 
     def _slipped(self, place: int, event: Slipped) -> None:
         self._phases[event.id] = event.phase
+        if event.relapse:
+            self._say(place, event.at, f"{event.id} relapses")
+            return
         how = "is found to be" if event.back else "rolls back to"
         self._say(place, event.at, f"{event.id} {how} {event.phase}")
 

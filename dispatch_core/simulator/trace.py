@@ -244,6 +244,8 @@ class Slipped(NamedTuple):
     id: str
     back: bool
     phase: State
+    relapse: bool = False
+    """It had ended, and is run again as the same run."""
 
 
 class Noted(NamedTuple):

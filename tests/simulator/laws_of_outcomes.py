@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dispatch_core.plan import Cause
+from dispatch_core.plan import NO_RULE, Cause, End
 from dispatch_core.reasons import Reason
 from dispatch_core.record import Answer, Reply, Result, State, Wait
-from dispatch_core.simulator.trace import Slipped, Vanished
+from dispatch_core.simulator.trace import Ending, Slipped, Vanished
 from tests.simulator.story import COMPLETED, Story, breaks, respects
 from tests.world import EPOCH
 
@@ -206,6 +206,25 @@ def it_was_refused(s: Story) -> None:
     s.outcome(Result.FAILED, Cause.REFUSED)
 
 
+# --- unknown_waits
+
+
+@breaks("unknown_waits")
+def an_end_that_nobody_knows_is_a_failure(s: Story) -> None:
+    s.run()
+    s.finished("o1", End(cause=Cause.UNRECOGNIZED))
+    s.record_seen("o1")
+    s.outcome(Result.FAILED, Cause.UNRECOGNIZED, by=NO_RULE)
+
+
+@respects("unknown_waits")
+def a_rule_says_what_an_unknown_end_is(s: Story) -> None:
+    s.run()
+    s.finished("o1", End(cause=Cause.UNRECOGNIZED))
+    s.record_seen("o1")
+    s.outcome(Result.FAILED, Cause.UNRECOGNIZED, by="again")
+
+
 # --- success_stands
 
 
@@ -267,8 +286,7 @@ def it_vanished_and_is_launched_again_for_that(s: Story) -> None:
 @respects("launched_for_its_end")
 def it_is_launched_again_while_it_is_ending(s: Story) -> None:
     s.run()
-    s.finished("o1")
+    s.tell(Ending(s.now, "o1", 1, None, ""))
     s.record_seen("o1")
-    s.object("o1", state=State.ENDING)
     s.intend("o1/1")
     s.authorize("o1/1")

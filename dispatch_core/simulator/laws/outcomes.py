@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatch_core.plan import Cause
+from dispatch_core.plan import NO_RULE, Cause
 from dispatch_core.reasons import CHOICE
 from dispatch_core.record import Answer, Outcome, Record, Result, State, submission_key
 from dispatch_core.simulator.laws.truth import Truly, Truth
@@ -127,6 +127,16 @@ def refused_was_refused(truth: Truth, event: Committed) -> str | None:
     return None
 
 
+def unknown_waits(truth: Truth, event: Committed) -> str | None:
+    """T28, T25: an end that nobody knows decides nothing by itself: a rule does, or a person."""
+    before, outcome = event.before, event.after.outcome
+    if before is None or before.outcome is not None or outcome is None or outcome.by != NO_RULE:
+        return None
+    if outcome.cause in (Cause.UNRECOGNIZED, Cause.VANISHED):
+        return f"the job has {outcome.result} ({outcome.cause}), and no rule and nobody said so"
+    return None
+
+
 def success_stands(truth: Truth, event: Committed) -> str | None:
     """T41: a newest run that completed comes first: the job has not failed, and is not launched again."""
     before, after = event.before, event.after
@@ -167,6 +177,7 @@ LAWS: dict[str, Law] = {
     "gone_is_gone": gone_is_gone,
     "true_outcome": true_outcome,
     "refused_was_refused": refused_was_refused,
+    "unknown_waits": unknown_waits,
     "success_stands": success_stands,
     "launched_for_its_end": launched_for_its_end,
 }
