@@ -61,7 +61,7 @@ def lands_only_late(truth: Truth, event: Made | Reran) -> str | None:
 
 
 def nobody_breaks(truth: Truth, event: Stopped) -> str | None:
-    """No supervisor, janitor or client ends with an error that is not the family's own."""
+    """R1: no supervisor, janitor or client ends with an error that it ought to have dealt with."""
     if event.error is None or event.why in ALLOWED:
         return None
     return f"{event.actor} broke: {event.why}: {event.error}"

@@ -73,7 +73,7 @@ _TOLD = frozenset(
 
 
 def true_outcome(truth: Truth, event: Committed) -> str | None:
-    """An outcome that a rule or the default set is what the scheduler's history says."""
+    """S1: an outcome that a rule or the default set is what the scheduler's history says."""
     before, outcome = event.before, event.after.outcome
     if before is None or before.outcome is not None or outcome is None:
         return None

@@ -168,7 +168,7 @@ def spent_on_an_end(truth: Truth, event: Committed) -> str | None:
         thing = truth.objects.get(id)
         if thing is None or not run.isdigit() or unit.key in timed or after.outcome is not None:
             continue
-        if unit.rule == NEVER_RAN.name and thing.started:
+        if unit.rule == NEVER_RAN.name and any(began not in thing.excused for began in thing.started):
             return f"{id} had run, and was launched again as one that never ran"
         if not _is_over(thing, int(run)):
             return f"{unit.key} spent a unit of {unit.rule} while it was alive"
