@@ -147,6 +147,7 @@ def campaign(
             progress(counted, counted.seeds / (time.monotonic() - began))
             if is_over():
                 break
+        counted.found.sort()
         return counted
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=quiet) as pool:

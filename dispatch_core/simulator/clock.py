@@ -64,7 +64,6 @@ class Clock(asyncio.AbstractEventLoop):
         """Whose callback runs now; None: the world's."""
         self.broken: list[BaseException] = []
         """What nobody caught."""
-        self.steps = 0
         self._now = 0.0
         self._count = 0
         self._later: list[tuple[float, int, Due]] = []
@@ -150,7 +149,6 @@ class Clock(asyncio.AbstractEventLoop):
                 if due is None:
                     return
                 self.acting = due.actor
-                self.steps += 1
                 due.context.run(due.callback, *due.args)  # type: ignore[arg-type]
         finally:
             self.acting = None

@@ -42,7 +42,6 @@ class Database:
             if record.revision > 1 and self._struck(Fault.STALE_READ):
                 self.world.count(Fault.STALE_READ)
                 record = self.world.revision(record.revision - 1 - self.being.tape.below(min(3, record.revision - 1)))
-            self.being.read = record.revision
             return record
 
         record: Record = await self._ask(read)
@@ -73,7 +72,6 @@ class Database:
             return after
 
         created: Record = await self._ask(create)
-        self.being.read = created.revision
         return created
 
     async def commit(
@@ -107,25 +105,24 @@ class Database:
             world.tell(Refused(world.now, self.being.name, against, commit, type(error).__name__))
             raise
         world.tell(Acknowledged(world.now, self.being.name, written.revision, commit))
-        self.being.read = written.revision
         return written
 
     async def _committed(self, attempt: Callable[..., Record], key: str, commit: str, tape: Any) -> Record:
         """One commit, and what becomes of it: it lands, it does not, or nobody can tell."""
+        unknown = rules.unknown(key, commit)
         if self._struck(Fault.COMMIT_REFUSED):
-            self.world.count(Fault.COMMIT_REFUSED)
-            raise await self._broken(lambda: None, StoreUnavailable("the store ended the transaction"))
+            await self._broken(Fault.COMMIT_REFUSED, lambda: None)
+            raise StoreUnavailable("the store ended the transaction")
         if self._struck(Fault.COMMIT_REPEATED):
-            self.world.count(Fault.COMMIT_REPEATED)
-            await self._broken(attempt if tape.chance(0.5) else lambda: None, None)
-            return await self._repeated(attempt, rules.unknown(key, commit))
+            await self._broken(Fault.COMMIT_REPEATED, attempt if tape.chance(0.5) else lambda: None)
+            return await self._repeated(attempt, unknown)
         if self._struck(Fault.COMMIT_UNKNOWN):
-            self.world.count(Fault.COMMIT_UNKNOWN)
-            raise await self._broken(attempt if tape.chance(0.5) else lambda: None, rules.unknown(key, commit))
-        elif self._struck(Fault.COMMIT_LATE):
-            self.world.count(Fault.COMMIT_LATE)
-            self.world.clock.at(self.world.now + tape.among((0.5, 3.0, 12.0)), _quietly, partial(attempt, late=True))
-            raise await self._broken(lambda: None, rules.unknown(key, commit))
+            await self._broken(Fault.COMMIT_UNKNOWN, attempt if tape.chance(0.5) else lambda: None)
+            raise unknown
+        if self._struck(Fault.COMMIT_LATE):
+            later = tape.among((0.5, 3.0, 12.0))
+            await self._broken(Fault.COMMIT_LATE, partial(self._lands_later, later, partial(attempt, late=True)))
+            raise unknown
         written: Record = await self._ask(attempt)
         return written
 
@@ -137,15 +134,21 @@ class Database:
             raise unknown from error
         return written
 
-    async def _broken(self, attempt: Callable[[], Any], error: DispatchError | None) -> DispatchError:
-        """The transaction happens, or not, and its connection breaks."""
+    def _lands_later(self, seconds: float, attempt: Callable[[], Any]) -> None:
+        self.world.clock.at(self.world.now + seconds, _quietly, attempt)
+
+    async def _broken(self, fault: Fault, attempt: Callable[[], Any]) -> None:
+        """The transaction happens, or not, and its connection breaks. A store that is down carries nothing out."""
 
         def act(back: Callable[..., None]) -> None:
-            _quietly(attempt)
+            if self.world.now < self.world.down_until:
+                self.world.count(Fault.STORE_DOWN)
+            else:
+                self.world.count(fault)
+                _quietly(attempt)
             back(None, 0.05)
 
         await self.world.exchange(self.being, self.being.tape.seconds(0.002, 0.05), act)
-        return error or StoreUnavailable("the connection was broken")
 
     # --- ownership
 

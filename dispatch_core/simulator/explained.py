@@ -71,11 +71,11 @@ class Explained:
             self._said.pop(event.actor, None)
             return None
         said = self._said.pop(event.actor)
-        self.told += 1
         if said is None:
             return f"{event.actor} committed revision {event.after.revision}, and nothing was explained"
         if replace(said, revision=event.after.revision, commit=event.after.commit) != event.after:
             return f"{event.actor} committed revision {event.after.revision}, and another one was explained"
+        self.told += 1
         return None
 
 

@@ -45,9 +45,9 @@ class Flight:
         self.there = tape.seconds(0.05, 1.0)
         """Seconds until it reaches the host."""
         self._back = tape.seconds(0.05, 0.5)
-        if world.now < world.slow_until:
+        self._slow = world.now < world.slow_until
+        if self._slow:
             self.there += 28.0
-            world.count(Fault.SLOWNESS)
         if self._struck(Fault.CALL_LATE):
             self.there = world.bounds.window_seconds * tape.seconds(1.0, 3.0)
         self._lingers = 0.0
@@ -89,31 +89,36 @@ class Flight:
         world = self.world
         if self._again is not None:
             world.clock.at(world.now + self._again, self._arrive_again, back)
+        if self._slow:
+            world.count(Fault.SLOWNESS)
         if world.now < world.silent_until:
             world.count(Fault.SILENCE)
         elif self._lost:
             world.count(Fault.CALL_LOST)
-        elif self._refused and self._is_let_through():
+        elif not self._is_let_through():
+            self._answer(back, self._arrived(Reply(answer=Answer.LATE)))
+        elif self._refused:
             world.count(Fault.CALL_REFUSED)
             self._answer(back, self._arrived(Reply(answer=Answer.REFUSED, text=BUSY)))
-        elif self._is_let_through():
-            self._take_effect(back)
         else:
-            self._answer(back, self._arrived(Reply(answer=Answer.LATE)))
+            self._take_effect(back)
 
     def _arrive_again(self, back: Back) -> None:
         """The same call, delivered a second time; its sender may hear of this one only."""
+        if self.world.now < self.world.silent_until:
+            self.world.count(Fault.SILENCE)
+            return
         self.world.count(Fault.CALL_DOUBLED)
         if not self._is_let_through():
             self._answer_again(back, self._arrived(Reply(answer=Answer.LATE), again=True))
         elif self._lingers_again:
-            self.world.count(Fault.EFFECT_LATE)
             self.world.on_the_way += 1
             self.world.clock.at(self.world.now + self._lingers_again, self._land_again, back)
         else:
             self._answer_again(back, self._act(again=True))
 
     def _land_again(self, back: Back) -> None:
+        self.world.count(Fault.EFFECT_LATE)
         self.world.on_the_way -= 1
         self.world.last_landing = self.world.now
         self._answer_again(back, self._act(again=True))
@@ -143,17 +148,19 @@ class Flight:
             world.count(Fault.START_BEYOND_BOUND)
             left = (self.sent.deadline - world.host_now()).total_seconds()
             return left + bound + self.tape.among((5.0, 60.0, 200.0, 600.0)) * self.tape.seconds(0.5, 1.5)
-        if self._lingers:
-            world.count(Fault.EFFECT_LATE)
         return self._lingers
 
     def _land(self, back: Back) -> None:
+        if self._lingers:
+            self.world.count(Fault.EFFECT_LATE)
         self.world.on_the_way -= 1
         self.world.last_landing = self.world.now
         self._answer(back, self._act())
 
     def _answer(self, back: Back, reply: Reply) -> None:
-        if self._reply_lost or self._answers_twice:
+        if self._answers_twice:
+            return  # its sender hears of the second arrival
+        if self._reply_lost:
             self.world.count(Fault.REPLY_LOST)
         elif self._reply_broken:
             self.world.count(Fault.REPLY_BROKEN)

@@ -50,7 +50,7 @@ def look_for(name: str, asked: Asked, first: int, histories: int) -> Caught:
     removed = (name, guard.pair) if guard.pair else (name,)
     for seed in range(first, first + (histories if guard.line == 1 else min(histories, SECOND_LINE))):
         told = run_seed(seed, asked, removed)
-        if told.violations and not run_seed(seed, asked).violations:
+        if told.violations and not any(run_seed(seed, asked, known).violations for known in ((), removed[1:])):
             worst = told.violations[0]
             took = seed - first + 1
             return _caught(guard, removed, took, seed, worst.law, worst.text)

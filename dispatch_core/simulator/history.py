@@ -28,7 +28,7 @@ from dispatch_core.simulator.moments import Moments, asked_for
 from dispatch_core.simulator.payload import Payload
 from dispatch_core.simulator.tape import Branch, Place, Tape
 from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent, Withheld
-from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Point, World
+from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Ended, Point, World
 from dispatch_core.supervisor import Supervisor, no_secrets
 
 BOUND_SECONDS = 7200.0
@@ -99,7 +99,7 @@ class History:
         self.lasts = draw.among((200.0, 100.0, 400.0, 800.0))
         """Faults stop after so long."""
         self.payload = Payload(self.world, self.tape.branch("payload"))
-        self.moments = Moments(self.world, self.tape.branch("moments"), self.lasts, self._leave)
+        self.moments = Moments(self.world, self.tape.branch("moments"), self.lasts, self.names, self._leave)
         compares = asked.explained or draw.chance(EXPLAINED)
         self.explained = Explained(self.world.bounds, self.world.capabilities, self.world.revisions)
         self._see = self._seen_and_explained if compares else self._seen
@@ -132,6 +132,10 @@ class History:
             if left is not None:
                 self.judge.broken("nothing_left", left, world.now)
         self._bury()
+        for error in world.clock.broken:
+            if isinstance(error, Ended):
+                continue  # how an actor is ended from outside
+            self.judge.broken("nobody_breaks", f"something was raised that nobody caught: {error!r}", world.now)
         return self._told(settled)
 
     def _is_swept(self) -> bool:
@@ -148,6 +152,7 @@ class History:
         self.faults.calm = True
         world.silent_until = world.slow_until = world.down_until = world.now
         world.lie = None
+        world.scheduler.wipes_holds = False
         for being in world.beings.values():
             world.clock.resume(being)
         if all(world.being(name).work is None for name in self.names):

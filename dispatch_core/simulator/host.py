@@ -15,11 +15,10 @@ from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import Spec
 from dispatch_core.record import Answer, Kind, Reply
-from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.flight import Flight, is_beyond
 from dispatch_core.simulator.query import Query
 from dispatch_core.simulator.trace import Looked, Replied, Sent, Unanswered
-from dispatch_core.simulator.world import Being, Ended, World
+from dispatch_core.simulator.world import Being, Ended, World, resume
 
 
 class Connection:
@@ -67,15 +66,14 @@ class Connection:
         if being.unwinding:
             raise Ended
         future: asyncio.Future[None] = world.clock.create_future()
-        watcher = (being, future)
-        world.watchers.add(watcher)
-        being.waiting.add(future)
-        due = world.clock.call_later(seconds, _wake, future)
+        world.watchers[future] = being
+        being.waiting[future] = None
+        due = world.clock.call_later(seconds, resume, future)
         try:
             await future
         finally:
-            world.watchers.discard(watcher)
-            being.waiting.discard(future)
+            world.watchers.pop(future, None)
+            being.waiting.pop(future, None)
             due.cancel()
 
     # --- calls
@@ -156,11 +154,3 @@ class Connection:
         assert isinstance(reply, Reply)  # noqa: S101 - what the flight handed back
         self.world.tell(Replied(self.world.now, self.being.name, sent.number))
         return reply
-
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.being.tape)
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

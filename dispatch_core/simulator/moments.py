@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from dispatch_core.client import Client
-from dispatch_core.errors import BadInput, Conflict, DispatchError
+from dispatch_core.errors import DispatchError
 from dispatch_core.plan import Cause, End
 from dispatch_core.record import BEFORE_THE_RUN, Kind, Record, Result, State
 from dispatch_core.simulator.database import Database
@@ -45,11 +45,14 @@ ONCE = (Fault.CANCEL, Fault.ADMIN_STOPS)
 
 
 class Moments:
-    """The moments of one history. `supervisors` are asked to leave; `people` act on the record."""
+    """The moments of one history. `names`: the supervisors' own; `leave` asks one of them to leave."""
 
-    def __init__(self, world: World, tape: Branch, lasts: float, leave: Callable[[Branch], bool]) -> None:
+    def __init__(
+        self, world: World, tape: Branch, lasts: float, names: tuple[str, ...], leave: Callable[[Branch], bool]
+    ) -> None:
         self.world = world
         self.tape = tape
+        self.names = names
         self._leave = leave
         self._strays = 0
         self._askers = 0
@@ -235,7 +238,10 @@ class Moments:
         row = self.world.store.rows[UID]
         if row.owner is None or row.until is None:
             return False
-        row.until = self.world.store_now()
+        others = [name for name in self.names if name != row.owner]
+        if not others:
+            return False
+        row.owner, row.epoch = self.tape.among(others), row.epoch + 1
         return True
 
     # --- at the record
@@ -254,7 +260,7 @@ class Moments:
         try:
             shown = await store.read(KEY, UID)
             asked = await asked_for(client, shown, fault, being.tape)
-        except (BadInput, Conflict, DispatchError):
+        except DispatchError:
             return
         if asked:
             self.world.count(fault)

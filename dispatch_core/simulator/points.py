@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dispatch_core.simulator.campaign import Counted
+from dispatch_core.simulator.campaign import Counted, quiet
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.history import Asked, History
 from dispatch_core.simulator.world import Point
@@ -24,14 +24,15 @@ def every_point(
 
     Returns what was counted, and how many points there were.
     """
+    quiet()
     counted, points = Counted(), 0
     for seed in seeds:
-        quiet = replace(asked, faults=())
-        for number in range(1, History(seed, quiet).run().exchanges + 1):
+        undisturbed = replace(asked, faults=())
+        for number in range(1, History(seed, undisturbed).run().exchanges + 1):
             points += 1
             for what in (Fault.CRASH, Fault.STALL):
                 for side in SIDES:
-                    told = History(seed, replace(quiet, target=Point(number, what, side))).run()
+                    told = History(seed, replace(undisturbed, target=Point(number, what, side))).run()
                     counted.add(told)
         progress(counted, points)
     return counted, points

@@ -33,12 +33,13 @@ class Query:
         self.there = tape.seconds(0.05, 0.4)
         """Seconds until it reaches the host."""
         self._taking = tape.seconds(0.05, 0.5)
+        self._slowed: list[Fault] = []
         if self._struck(Fault.FIND_SLOW):
             self._taking = tape.among((12.0, 25.0, 40.0))
-            world.count(Fault.FIND_SLOW)
+            self._slowed.append(Fault.FIND_SLOW)
         if world.now < world.slow_until:
             self._taking += 20.0
-            world.count(Fault.SLOWNESS)
+            self._slowed.append(Fault.SLOWNESS)
         self._fails = self._struck(Fault.FIND_FAILS)
 
     def begin(self, back: Back) -> None:
@@ -65,6 +66,8 @@ class Query:
 
     def _end(self, back: Back, looked: Looked) -> None:
         world = self.world
+        for fault in self._slowed:
+            world.count(fault)
         listing = replace(looked.listing, ended=world.host_now())
         places = (*looked.places[:2], len(world.trace))
         back(looked._replace(at=world.now, listing=listing, places=places), 0.02)

@@ -52,7 +52,8 @@ class Being(Actor):
         """The revision that it read last."""
         self.clock_off = 0.0
         self.exchanges = 0
-        self.waiting: set[asyncio.Future[Any]] = set()
+        self.waiting: dict[asyncio.Future[Any], None] = {}
+        """What it waits for, in the order in which it began to."""
         self.work: asyncio.Task[Any] | None = None
         self.unwinding = False
 
@@ -69,8 +70,7 @@ class World:
         self.bounds = bounds
         self.capabilities = capabilities
         self.clock = Clock()  # type: ignore[abstract]  # what it lacks, sockets and signals, nobody here uses
-        self.store_ahead = 0.0
-        self.store = MemoryStore(self.store_now)
+        self.store = MemoryStore(self.host_now)
         self.scheduler = Scheduler(
             key=KEY, now=self.host_now, time=self.clock.time, tell=self.tell, requeues=capabilities.requeues
         )
@@ -85,7 +85,7 @@ class World:
         self.down_until = 0.0
         self.lie: tuple[float, float, str | None] | None = None
         """The one stretch of time in which listings may lie; about one object, or about all."""
-        self.watchers: set[tuple[Being, asyncio.Future[Any]]] = set()
+        self.watchers: dict[asyncio.Future[Any], Being] = {}
         self.beings: dict[str, Being] = {}
         self.revisions: list[Record] = []
         self.target: Point | None = None
@@ -101,9 +101,6 @@ class World:
 
     def host_now(self) -> datetime:
         return EPOCH + timedelta(seconds=self.clock.time())
-
-    def store_now(self) -> datetime:
-        return EPOCH + timedelta(seconds=self.clock.time() + self.store_ahead)
 
     def own_now(self, being: Being) -> datetime:
         """The time by an actor's own clock."""
@@ -175,7 +172,7 @@ class World:
             return
         being.unwinding = True
         self.clock.resume(being)
-        for future in being.waiting:
+        for future in tuple(being.waiting):
             if not future.done():
                 future.set_exception(Ended())
         being.waiting.clear()
@@ -184,12 +181,12 @@ class World:
     async def sleep(self, being: Being, seconds: float) -> None:
         """An actor that waits, and nothing else."""
         future: asyncio.Future[None] = self.clock.create_future()
-        being.waiting.add(future)
-        self.clock.at(self.now + seconds, _resume, future, actor=being)
+        being.waiting[future] = None
+        self.clock.at(self.now + seconds, resume, future, actor=being)
         try:
             await future
         finally:
-            being.waiting.discard(future)
+            being.waiting.pop(future, None)
 
     # --- one exchange between an actor and the world
 
@@ -206,7 +203,7 @@ class World:
         if side == "before":
             await self._strike(being, what)
         future: asyncio.Future[Any] = self.clock.create_future()
-        being.waiting.add(future)
+        being.waiting[future] = None
 
         def deliver(value: Any) -> None:
             if future.done() or being.unwinding:
@@ -230,7 +227,8 @@ class World:
                 await self._strike(being, what)
             answer = await future
         finally:
-            being.waiting.discard(future)
+            being.waiting.pop(future, None)
+            future.cancel()  # nobody waits for it any more
         if side == "after":
             await self._strike(being, what)
         return answer
@@ -253,24 +251,24 @@ class World:
         self.count(Fault.STALL)
         self.clock.pause(being, being.tape.among((20.0, 1.0, 45.0, 90.0, 300.0)) * being.tape.seconds(0.8, 1.2))
         moment = self.clock.create_future()
-        being.waiting.add(moment)
-        self.clock.at(self.now, _resume, moment, actor=being)
+        being.waiting[moment] = None
+        self.clock.at(self.now, resume, moment, actor=being)
         try:
             await moment
         finally:
-            being.waiting.discard(moment)
+            being.waiting.pop(moment, None)
 
     # --- watching
 
     def changed(self) -> None:
         """Something about the job has changed: wake those who watch."""
-        for being, future in tuple(self.watchers):
+        for future, being in tuple(self.watchers.items()):
             if self.faults.strikes(Fault.WATCH_MISSES, being.tape):
                 self.count(Fault.WATCH_MISSES)
                 continue
-            self.clock.at(self.now + being.tape.seconds(0.05, 0.5), _resume, future, actor=being)
+            self.clock.at(self.now + being.tape.seconds(0.05, 0.5), resume, future, actor=being)
 
 
-def _resume(future: asyncio.Future[Any]) -> None:
+def resume(future: asyncio.Future[Any]) -> None:
     if not future.done():
         future.set_result(None)

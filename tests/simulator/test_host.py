@@ -209,7 +209,7 @@ def test_a_lie_never_lasts_as_long_as_the_absence_rule_spans(fault: Fault) -> No
         world = world_of(seed=seed)
         world.revisions.append(RECORD)
         world.scheduler.make(NAME)
-        moments = Moments(world, world.tape.branch("moments"), 100.0, lambda tape: False)
+        moments = Moments(world, world.tape.branch("moments"), 100.0, ("a",), lambda tape: False)
         moments._happen(fault)
         assert world.lie is not None
         began, ended, _ = world.lie
@@ -225,7 +225,7 @@ def test_nothing_lies_again_while_an_absence_is_counted() -> None:
     world.revisions.append(replace(RECORD, clear=Mark(first=EPOCH)))
     world.lie = (0.0, 1.0, None)
     passes(world, 5.0)
-    Moments(world, world.tape.branch("moments"), 100.0, lambda tape: False)._happen(Fault.FIND_EMPTY)
+    Moments(world, world.tape.branch("moments"), 100.0, ("a",), lambda tape: False)._happen(Fault.FIND_EMPTY)
     assert world.lie == (0.0, 1.0, None)
 
 

@@ -67,8 +67,8 @@ def nobody_breaks(truth: Truth, event: Stopped) -> str | None:
     return f"{event.actor} broke: {event.why}: {event.error}"
 
 
-ALLOWED = frozenset({"StoreUnavailable", "CommitUnknown", "NotFound"})
-"""Errors of the family that an actor may end with when the store fails it before it has begun."""
+ALLOWED = frozenset({"StoreUnavailable"})
+"""What an actor may end with: the store did not answer it at its beginning."""
 
 
 def says_so(truth: Truth) -> str | None:

@@ -9,7 +9,7 @@ from dispatch_core.plan import NO_RULE, Cause
 from dispatch_core.reasons import CHOICE
 from dispatch_core.record import Answer, Outcome, Record, Result, State, submission_key
 from dispatch_core.simulator.laws.truth import Truly, Truth
-from dispatch_core.simulator.trace import LOST_NODE, Committed
+from dispatch_core.simulator.trace import Committed
 
 Law = Callable[[Truth, Any], str | None]
 
@@ -90,12 +90,9 @@ def true_outcome(truth: Truth, event: Committed) -> str | None:
 
 
 def _untrue(thing: Truly, outcome: Outcome) -> str | None:
-    causes = {end.cause for end in thing.ends.values()}
-    if thing.disturbed >= 0:
-        causes.add(LOST_NODE.cause)  # it may have been taken for that
-    if outcome.result is Result.SUCCEEDED and outcome.cause is None and Cause.COMPLETED not in causes:
+    if outcome.result is Result.SUCCEEDED and outcome.cause is None and Cause.COMPLETED not in thing.causes:
         return f"the job has succeeded, and no run of {thing.id} completed"
-    if outcome.cause in _TOLD and outcome.cause not in causes:
+    if outcome.cause in _TOLD and outcome.cause not in thing.causes:
         return f"the job has {outcome.result} ({outcome.cause}), and no run of {thing.id} ended so"
     return None
 

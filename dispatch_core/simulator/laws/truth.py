@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from dispatch_core.evidence import Listing
-from dispatch_core.plan import End
+from dispatch_core.plan import Cause, End
 from dispatch_core.record import Kind, Record, State
 from dispatch_core.simulator.trace import (
     LOST_NODE,
@@ -71,6 +71,8 @@ class Truly:
     """Runs that somebody outside the record made, opened or turned back."""
     disturbed: float = -1.0
     """When somebody outside the record last made it come back."""
+    causes: set[Cause] = field(default_factory=set)
+    """How its runs have ended, one that was run again as the same run more than once."""
 
     @property
     def ours(self) -> bool:
@@ -181,6 +183,7 @@ def _ending(thing: Truly, event: Ending) -> None:
 
 def _finished(thing: Truly, event: Finished) -> None:
     thing.alive = thing.running = thing.ending = False
+    thing.causes.add(event.end.cause)
     if thing.ends.get(event.run, LOST_NODE) is LOST_NODE:
         thing.ends[event.run] = event.end
 
@@ -207,6 +210,7 @@ def _slipped(thing: Truly, event: Slipped) -> None:
     if event.phase is State.ENDED:  # so the scheduler says, and nobody can know better
         thing.alive, thing.running = False, False
         thing.ends.setdefault(thing.run, LOST_NODE)
+        thing.causes.add(LOST_NODE.cause)
     elif event.back:
         thing.alive, thing.running = True, event.phase is State.RUNNING
 
