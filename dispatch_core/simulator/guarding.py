@@ -17,7 +17,7 @@ from dispatch_core.simulator.history import Asked
 
 HISTORIES = 5000
 """How many histories a guard is looked for in, at most."""
-SECOND_LINE = 300
+SECOND_LINE = 100
 """And one of the second line, which its own history shows."""
 
 
