@@ -32,9 +32,10 @@ class Guard:
     history: str
     """The file in `tests/histories` that shows it."""
     line: int = 1
-    """2: others hide it, so that only its own history, or a pair, shows it."""
+    """1: the simulator must miss it, alone or with its pair. 2: other guards, or chance, hide it: its own history shows
+    it."""
     pair: str = ""
-    """The guard that hides it: both taken away together are noticed. "" where it is noticed alone."""
+    """The guard that hides it: both taken away together are missed, and the other one alone is not. "" for none."""
     function: Callable[..., object] | None = None
     """None: it is how the code is built, and there is no condition to take away."""
     without: Without = True

@@ -13,6 +13,7 @@ import typer
 
 from dispatch_core.cli.app import Output, OutputOption, app
 from dispatch_core.cli.screen import Screen
+from dispatch_core.errors import BadInput
 
 __all__ = ["app"]
 
@@ -49,6 +50,10 @@ def simulate(
     from dispatch_core.cli import simulating
 
     screen = Screen(as_json=output is Output.JSON)
+    if (guards or points) and (lasting is not None or (guards and (points or seed is not None))):
+        raise BadInput("--guards and --points exclude each other and --for; --guards takes --seeds")
+    if points and (faults != "all" or guard_off or workers is not None):
+        raise BadInput("--points has no faults but its own, one worker, and every guard: give --seeds or --seed alone")
     if guards:
         return simulating.guards(
             screen, seeds=seeds, supervisors=supervisors, faults=faults, only=guard_off, workers=workers

@@ -1,6 +1,7 @@
 """`simulate`: many histories of the real supervisor in a world in which everything goes wrong.
 
-One rule: standard output is the answer and depends on the seeds alone; how fast it went is progress, on standard error.
+One rule: the answer is on standard output and depends on the seeds alone, but for how fast it went; progress is on
+standard error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dispatch_core.cli.screen import Screen, plural
 from dispatch_core.errors import BadInput
 from dispatch_core.guards import off
 from dispatch_core.simulator.campaign import ENOUGH, Counted, Found, campaign
-from dispatch_core.simulator.faults import chosen
+from dispatch_core.simulator.faults import Fault, chosen
 from dispatch_core.simulator.guarding import HISTORIES, Caught, take_each_away
 from dispatch_core.simulator.history import BOUND_SECONDS, Asked
 from dispatch_core.simulator.points import every_point
@@ -126,7 +127,8 @@ def _violations(counted: Counted) -> str:
 def _lacking(counted: Counted, asked: Asked) -> list[str]:
     """What a campaign did not show, though it ought to have."""
     missing = [f"fault {name} never came" for name in counted.missing(asked.faults)]
-    return missing + [f"too tame: {text}" for text in counted.tame()] if asked.faults else []
+    tame = [f"too tame: {text}" for text in counted.tame()] if asked.faults == tuple(Fault) else []
+    return missing + tame
 
 
 def _worst(counted: Counted) -> list[Found]:

@@ -77,6 +77,9 @@ def test_a_guard_that_is_not_missed_exits_with_1(capsys: Printed) -> None:
         (("--faults", "rain"), "there are: all, none, call_lost"),
         (("--guard-off", "luck"), "there is no guard 'luck'"),
         (("--for", "soon"), "soon"),
+        (("--guards", "--for", "1m"), "exclude each other and --for"),
+        (("--guards", "--points"), "exclude each other"),
+        (("--points", "--faults", "none"), "no faults but its own"),
         (("--supervisors", "4"), "less than or equal to 3"),
     ],
 )
