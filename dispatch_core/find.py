@@ -333,7 +333,7 @@ def _is_told(attempt: Attempt) -> bool:
     return attempt.reply is not None and attempt.reply.answer in (Answer.REFUSED, Answer.LATE)
 
 
-@guard("late_is_not_refused", promise="G5", without=lambda attempt: _is_told(attempt))
+@guard("late_is_not_refused", promise="L1 G5", without=lambda attempt: _is_told(attempt))
 def is_refused(attempt: Attempt) -> bool:
     """Whether the scheduler refused it, and says why; `late` says only that we were slow."""
     return attempt.reply is not None and attempt.reply.answer is Answer.REFUSED

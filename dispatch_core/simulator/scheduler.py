@@ -91,7 +91,7 @@ class Thing:
         )
 
 
-@guard("identity_checked_on_host", promise="L1", without=True)
+@guard("identity_checked_on_host", promise="T27 L1", without=True)
 def _is_same_object(thing_name: str, meant: str) -> bool:
     """The host compares the whole identity in the command that acts: an id alone may be somebody else's by now."""
     return thing_name == meant
