@@ -125,11 +125,14 @@ def refused_was_refused(truth: Truth, event: Committed) -> str | None:
 
 
 def unknown_waits(truth: Truth, event: Committed) -> str | None:
-    """T28, T25: an end that nobody knows decides nothing by itself: a rule does, or a person."""
+    """T28, T25: an end that nobody knows decides nothing by itself: a rule does, or a person. Where the scheduler has
+    run the object again since, nobody asked for that run, and the earlier end is the outcome."""
     before, outcome = event.before, event.after.outcome
     if before is None or before.outcome is not None or outcome is None or outcome.by != NO_RULE:
         return None
-    if outcome.cause in (Cause.UNRECOGNIZED, Cause.VANISHED):
+    object = event.after.object(event.after.submissions[-1].canonical or "") if event.after.submissions else None
+    rerun = object is not None and any(object.end_of(run) is not None for run in range(1, object.run))
+    if outcome.cause in (Cause.UNRECOGNIZED, Cause.VANISHED) and not rerun:
         return f"the job has {outcome.result} ({outcome.cause}), and no rule and nobody said so"
     return None
 

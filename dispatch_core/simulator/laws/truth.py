@@ -179,6 +179,8 @@ def _started(thing: Truly, event: Started) -> None:
 
 def _ending(thing: Truly, event: Ending) -> None:
     thing.ending = True
+    if event.end is not None:
+        thing.causes.add(event.end.cause)  # told already: if it is gone now, that is its end
 
 
 def _finished(thing: Truly, event: Finished) -> None:
