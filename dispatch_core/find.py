@@ -63,7 +63,7 @@ class Observed(Value, frozen=True):
         return self._looked > self.expiry(deadline)
 
     @property
-    @guard("expiry_by_listing_beginning", promise="L5", without=lambda observed: observed.listing.ended)
+    @guard("expiry_by_listing_beginning", promise="L5", line=2, without=lambda observed: observed.listing.ended)
     def _looked(self) -> datetime:
         """When the listing looked, as far as anybody can say: what lands while it looks may not be in it."""
         return self.began
@@ -263,7 +263,12 @@ def last_expiry(observed: Observed, calls: Iterable[Call]) -> datetime | None:
 
 
 @guard(
-    "incomplete_spans_nothing", promise="C4", history="partial_listings", pair="incomplete_misses_nothing", without=True
+    "incomplete_spans_nothing",
+    promise="C4",
+    history="partial_listings",
+    pair="incomplete_misses_nothing",
+    line=2,
+    without=True,
 )
 def _may_span(listing: Listing) -> bool:
     """Whether a span of absence may end with it."""
@@ -271,7 +276,12 @@ def _may_span(listing: Listing) -> bool:
 
 
 @guard(
-    "incomplete_misses_nothing", promise="C4", history="partial_listings", pair="incomplete_spans_nothing", without=True
+    "incomplete_misses_nothing",
+    promise="C4",
+    history="partial_listings",
+    pair="incomplete_spans_nothing",
+    line=2,
+    without=True,
 )
 def _may_miss(listing: Listing) -> bool:
     """Whether an object that it does not show is missing."""
@@ -303,7 +313,7 @@ def _counted_from(mark: Mark) -> datetime:
     return mark.second or mark.first
 
 
-@guard("seen_open_may_have_run", promise="X3", history="opened_by_an_admin_and_gone", without=False)
+@guard("seen_open_may_have_run", promise="X3", history="opened_by_an_admin_and_gone", line=2, without=False)
 def _was_seen_open(object: Object) -> bool:
     """Whether a listing has shown it open, whoever opened it."""
     return object.opened
