@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from tests.stores.conftest import postgresql, shelf
+from tests.stores.conftest import postgres_shelf, postgresql
 
-__all__ = ["postgresql", "shelf"]
+__all__ = ["postgres_shelf", "postgresql"]
 
 
 @pytest.fixture
