@@ -89,8 +89,8 @@ class Observed(Value, frozen=True):
         return again if call.reply is not None else max(again, call.deadline)
 
     def spans(self, mark: Mark | None) -> bool:
-        """Whether complete listings in a row, this one the last, span the absence rule."""
-        return _may_span(self.listing) and mark is not None and _has_second(mark) and self._is_ripe(mark)
+        """Whether complete listings in a row, this one the last, span the absence rule; asked of a complete one."""
+        return mark is not None and _has_second(mark) and self._is_ripe(mark)
 
     @guard("absence_rule", promise="C4", without=True)
     def _is_ripe(self, mark: Mark) -> bool:
@@ -209,10 +209,10 @@ class Observed(Value, frozen=True):
         return tuple(o for o in self.record.of(submission.number) if o.attempt == attempt.number)
 
     def is_absent(self, submission: Submission, attempt: Attempt) -> bool:
-        """Whether an attempt has no object, or none any more."""
+        """Whether an attempt has no object, or none any more; asked of a complete listing."""
         objects = self.made(submission, attempt)
         if objects:
-            return _may_lack(self.listing) and all(self.sighting(o.id) is None and self.is_done(o) for o in objects)
+            return all(self.sighting(o.id) is None and self.is_done(o) for o in objects)
         if attempt.disposed or self.is_for_a_person():
             return attempt.disposed
         return self.has_landed(attempt) and self._is_never_created(attempt)
@@ -262,42 +262,9 @@ def last_expiry(observed: Observed, calls: Iterable[Call]) -> datetime | None:
 # --- what else the words rest on, one condition each
 
 
-@guard(
-    "incomplete_spans_nothing",
-    promise="C4",
-    history="partial_listings",
-    pair="incomplete_misses_nothing",
-    line=2,
-    without=True,
-)
-def _may_span(listing: Listing) -> bool:
-    """Whether a span of absence may end with it."""
-    return listing.complete
-
-
-@guard(
-    "incomplete_misses_nothing",
-    promise="C4",
-    history="partial_listings",
-    pair="incomplete_spans_nothing",
-    line=2,
-    without=True,
-)
+@guard("incomplete_misses_nothing", promise="C4", history="partial_listings", without=True)
 def _may_miss(listing: Listing) -> bool:
     """Whether an object that it does not show is missing."""
-    return listing.complete
-
-
-@guard(
-    "incomplete_lacks_no_attempt",
-    promise="C4",
-    history="partial_listings",
-    pair="incomplete_chooses_nothing",
-    line=2,
-    without=True,
-)
-def _may_lack(listing: Listing) -> bool:
-    """Whether an attempt whose objects it does not show has none any more."""
     return listing.complete
 
 

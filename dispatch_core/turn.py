@@ -206,8 +206,6 @@ class Turn:
 
     def mark_missing(self) -> None:
         """Count this listing towards the absence of what it ought to show, or start the count."""
-        if not _may_mark(self.observed):
-            return
         ignored = self.record.plan.foreign == "ignore"
         for object in self.record.objects:
             counts = not object.disposed and not (object.foreign and ignored)
@@ -275,19 +273,6 @@ def concluded(record: Record, outcome: Outcome) -> Record:
         holds=tuple(replace(hold, lifted=True) for hold in record.holds),
         wait=None,
     )
-
-
-@guard(
-    "incomplete_marks_nothing",
-    promise="C4",
-    history="partial_listings",
-    pair="incomplete_misses_nothing",
-    line=2,
-    without=True,
-)
-def _may_mark(observed: Observed) -> bool:
-    """Whether a listing counts towards an absence."""
-    return observed.listing.complete
 
 
 @guard("absence_after_last_call_expired", promise="C4", line=2, without=True)

@@ -8,6 +8,7 @@ in which a few things fail often.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
 
 from dispatch_core.errors import BadInput
@@ -167,13 +168,20 @@ def _rates(fault: Fault) -> tuple[float, ...]:
 class Faults:
     """The faults of one history."""
 
-    def __init__(self, tape: Branch, allowed: tuple[Fault, ...], muted: frozenset[Fault] = frozenset()) -> None:
+    def __init__(
+        self,
+        tape: Branch,
+        allowed: tuple[Fault, ...],
+        muted: frozenset[Fault] = frozenset(),
+        rates: Mapping[Fault, float] | None = None,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.calm = False
         """Faults have stopped."""
         share = tape.among((0.5, 0.25, 0.75))
         self._rates = {fault: tape.among(_rates(fault)) for fault in tape.some(allowed, share)}
         self._muted = muted
+        self._rates |= {fault: rate for fault, rate in (rates or {}).items() if fault in allowed}
         self._rates |= dict.fromkeys(self._rates.keys() & muted, 0.0)
 
     def has(self, fault: Fault) -> bool:

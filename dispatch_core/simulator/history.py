@@ -26,6 +26,7 @@ from dispatch_core.simulator.host import Connection
 from dispatch_core.simulator.laws import Judge, Violation, closing
 from dispatch_core.simulator.moments import Moments, asked_for
 from dispatch_core.simulator.payload import Payload
+from dispatch_core.simulator.profiles import PLAIN, draw_profile
 from dispatch_core.simulator.tape import Branch, Place, Tape
 from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent, Withheld
 from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Ended, Point, World
@@ -85,21 +86,23 @@ class History:
         self.asked = asked
         self.tape = Tape(seed, asked.calm)
         draw = self.tape.branch("job")
-        self.faults = Faults(self.tape.branch("swarm"), asked.faults, asked.muted)
+        self.profile = profile = draw_profile(self.tape.branch("profile")) if asked.faults else PLAIN
+        self.faults = Faults(self.tape.branch("swarm"), asked.faults, asked.muted, profile.rates)
         self.judge = Judge(UID)
-        self.world = World(
-            self.tape, self.faults, plans.draw_bounds(draw), plans.draw_capabilities(draw), self.judge.see
-        )
+        bounds = profile.bounded(plans.draw_bounds(draw))
+        capabilities = plans.draw_capabilities(draw)
+        self.world = World(self.tape, self.faults, bounds, profile.capabilities or capabilities, self.judge.see)
+        self.world.blank = profile.blank
         self.world.target = asked.target
         self.world.scheduler.wipes_holds = self.faults.has(Fault.WIPED_HOLD)
-        self.plan = plans.draw_plan(draw)
+        self.plan = profile.planned(plans.draw_plan(draw))
         self.spec = plans.draw_spec(draw, secret=self.faults.has(Fault.SECRET_MISSING))
         self.names = ("a", "b", "c")[: asked.supervisors - draw.among((0, 1, 0, 2)) % asked.supervisors]
         self.leases = draw.among((None, 30.0, None, 60.0))
         self.lasts = draw.among((200.0, 100.0, 400.0, 800.0))
         """Faults stop after so long."""
-        self.payload = Payload(self.world, self.tape.branch("payload"))
-        self.moments = Moments(self.world, self.tape.branch("moments"), self.lasts, self.names, self._leave)
+        self.payload = Payload(self.world, self.tape.branch("payload"), profile)
+        self.moments = Moments(self.world, self.tape.branch("moments"), self.lasts, self.names, self._leave, profile)
         compares = asked.explained or draw.chance(EXPLAINED)
         self.explained = Explained(self.world.bounds, self.world.capabilities, self.world.revisions)
         self._see = self._seen_and_explained if compares else self._seen

@@ -16,6 +16,7 @@ from dispatch_core.plan import Cause, End
 from dispatch_core.record import BEFORE_THE_RUN, Kind, Record, Result, State
 from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.profiles import PLAIN, Profile
 from dispatch_core.simulator.scheduler import Thing
 from dispatch_core.simulator.tape import Branch
 from dispatch_core.simulator.trace import UNCOUNTED, Committed, Event
@@ -48,7 +49,13 @@ class Moments:
     """The moments of one history. `names`: the supervisors' own; `leave` asks one of them to leave."""
 
     def __init__(
-        self, world: World, tape: Branch, lasts: float, names: tuple[str, ...], leave: Callable[[Branch], bool]
+        self,
+        world: World,
+        tape: Branch,
+        lasts: float,
+        names: tuple[str, ...],
+        leave: Callable[[Branch], bool],
+        profile: Profile = PLAIN,
     ) -> None:
         self.world = world
         self.tape = tape
@@ -59,6 +66,7 @@ class Moments:
         self._events = 0
         self._at_event: dict[int, list[Fault]] = {}
         self._at_turn: dict[str, list[Fault]] = {}
+        self.profile = profile
         self._acts: dict[Fault, Callable[[], bool]] = {
             Fault.ADMIN_HOLDS: lambda: self._admin_holds(True),
             Fault.ADMIN_RELEASES: lambda: self._admin_holds(False),
@@ -96,9 +104,11 @@ class Moments:
             return
         self._events += 1
         self._follow(self._at_event.pop(self._events, ()), 2.0)
-        if type(event) is Committed and event.before is not None and self._at_turn:
+        if type(event) is Committed and event.before is not None and (self._at_turn or self.profile.follows):
             for turn in turns(event.before, event.after):
                 self._follow(self._at_turn.pop(turn, ()), self.tape.among((1.0, 10.0, 60.0)))
+                for fault, within in self.profile.follows.get(turn, ()):
+                    self._follow((fault,), within)
 
     def _follow(self, faults: Sequence[Fault], within: float) -> None:
         for fault in faults:
@@ -270,7 +280,8 @@ class Moments:
     async def _waver(self, being: Being, client: Client) -> None:
         """Somebody who held a job lets it go, and holds it again."""
         try:
-            await self.world.sleep(being, being.tape.among((3.0, 1.0, 15.0)) * being.tape.seconds(0.5, 1.5))
+            thinks = (10.0, 15.0) if self.profile.thinks_longer else (3.0, 1.0, 15.0)
+            await self.world.sleep(being, being.tape.among(thinks) * being.tape.seconds(0.5, 1.5))
             await client.release(KEY)
             self.world.count(Fault.RELEASE)
             await self.world.sleep(being, being.tape.seconds(0.3, 6.0))
@@ -318,6 +329,8 @@ def turns(before: Record, after: Record) -> Iterator[str]:
         kind = after.calls[-1].kind
         if kind in (Kind.HOLD, Kind.RELEASE, Kind.REQUEUE):
             yield "requeue" if kind is Kind.REQUEUE else "hold"
+        if kind is Kind.SHUT:
+            yield "shut"
 
 
 async def asked_for(client: Client, shown: Record, fault: Fault, tape: Branch) -> bool:

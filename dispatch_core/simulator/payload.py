@@ -10,6 +10,7 @@ from dispatch_core.plan import Cause, End
 from dispatch_core.record import State
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.plans import COMPLETED, ENDS, NODES
+from dispatch_core.simulator.profiles import PLAIN, Profile
 from dispatch_core.simulator.scheduler import Thing
 from dispatch_core.simulator.tape import Branch
 from dispatch_core.simulator.trace import Ending, Event, Finished, HoldBit, Made, Opened, Reran, Slipped
@@ -24,8 +25,9 @@ _STOPPED = End(cause=Cause.STOPPED_OUTSIDE)
 class Payload:
     """The lives of all objects in one world."""
 
-    def __init__(self, world: World, tape: Branch) -> None:
+    def __init__(self, world: World, tape: Branch, profile: Profile = PLAIN) -> None:
         self.world = world
+        self.profile = profile
         self.tape = tape
         self._completes = tape.among((0.1, 0.03, 0.3))
         """How often a run completes."""
@@ -108,8 +110,9 @@ class Payload:
         untold = self._struck(Fault.UNTOLD_END)
         if untold:
             self.world.count(Fault.UNTOLD_END)
-        if untold or self.tape.chance(0.4):
-            known = not untold and self.tape.chance(0.5)
+        slowly = self.profile.ends_slowly
+        if untold or self.tape.chance(0.4 if slowly is None else slowly):
+            known = not untold and (slowly is not None or self.tape.chance(0.5))
             self._coming[thing.id] = None if untold else end
             self.world.scheduler.ending(thing.id, end if known else None)
         else:
@@ -123,7 +126,8 @@ class Payload:
     def _linger(self, thing: Thing) -> None:
         """What is ending has ended after a while; what was stopped, as stopped."""
         end = self._coming.pop(thing.id, _STOPPED)
-        lingers = self.tape.among((2.0, 10.0, 40.0)) * self.tape.seconds(0.5, 1.5)
+        lasts = (2.0, 10.0, 40.0) if self.profile.ends_slowly is None else (60.0, 90.0)
+        lingers = self.tape.among(lasts) * self.tape.seconds(0.5, 1.5)
         self.world.clock.at(self.world.now + lingers, self._finish, thing, thing.run, end)
 
     def _finish(self, thing: Thing, run: int, end: End | None) -> None:
@@ -138,6 +142,8 @@ class Payload:
         thing = self.world.scheduler.things[id]
         if self._struck(Fault.PURGE):
             after = self.tape.among((0.2, 10.0, 60.0)) * self.tape.seconds(0.5, 1.5)
+            if self.profile.forgets:
+                after = 0.01
             self.world.clock.at(self.world.now + after, self._purge, thing, thing.run)
 
     def _purge(self, thing: Thing, run: int) -> None:

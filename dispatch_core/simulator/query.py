@@ -77,7 +77,7 @@ class Query:
         world, job = self.world, self.job
         shown = [thing.sighting() for thing in world.scheduler.things.values() if not thing.hidden]
         shown = [sighting for sighting in shown if job is None or job.concerns(sighting)]
-        if shown and self._struck(Fault.FIND_INCOMPLETE):
+        if (shown or world.blank) and self._struck(Fault.FIND_INCOMPLETE):
             world.count(Fault.FIND_INCOMPLETE)
             kept = [sighting for sighting in shown if not self.being.tape.chance(0.5)]
             return tuple(kept), False, tuple(sighting.id for sighting in shown if sighting not in kept)

@@ -83,6 +83,8 @@ class World:
         self.silent_until = 0.0
         self.slow_until = 0.0
         self.down_until = 0.0
+        self.blank = False
+        """A listing that shows nothing may say that it is not complete."""
         self.lie: tuple[float, float, str | None] | None = None
         """The one stretch of time in which listings may lie; about one object, or about all."""
         self.watchers: dict[asyncio.Future[Any], Being] = {}

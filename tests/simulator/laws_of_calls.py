@@ -209,8 +209,9 @@ def the_scheduler_runs_it_again_on_its_own(s: Story) -> None:
 
 
 @breaks("within_budget")
-def a_second_run_is_opened_that_nothing_was_spent_on(s: Story) -> None:
+def a_second_run_is_opened_that_no_rule_launches(s: Story) -> None:
     one_run_has_ended(s)
+    s.spend("o1/1", rule="slow")
     s.reran("o1")
     s.open("o1", 2)
     s.started("o1", 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatch_core.plan import Cause
-from dispatch_core.record import Call, Kind, Outcome, Result
+from dispatch_core.record import Attempt, Call, Kind, Mark, Outcome, Result
 from dispatch_core.simulator.trace import Vanished
 from tests.simulator.laws_of_launching import with_a_duplicate
 from tests.simulator.story import Story, breaks, respects
@@ -146,6 +146,23 @@ def an_earlier_run_has_an_intent(s: Story) -> None:
     decides_to_open(s, run=2)
 
 
+@breaks("shut_until")
+def an_earlier_run_was_not_judged(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.reran("o1")
+    decides_to_open(s, run=2)
+
+
+@respects("shut_until")
+def an_earlier_run_was_judged(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.spend("o1/1")
+    s.reran("o1")
+    decides_to_open(s, run=2)
+
+
 @respects("shut_until")
 def a_retired_duplicate_has_ended(s: Story) -> None:
     with_a_duplicate(s)
@@ -204,3 +221,115 @@ def what_was_intended_when_it_had_vanished_keeps_no_gate_shut(s: Story) -> None:
     s.intend("o1/1", Cause.VANISHED)
     s.reran("o1")
     decides_to_open(s, run=2)
+
+
+# --- seen_whole
+
+
+def sees_a_part(s: Story) -> None:
+    """Two listings of which neither is complete: a decision that was given up may rest on the first."""
+    s.look(complete=False)
+    s.look(complete=False)
+
+
+@breaks("seen_whole")
+def the_job_is_launched_on_a_part(s: Story) -> None:
+    sees_a_part(s)
+    s.authorize()
+
+
+@breaks("seen_whole")
+def one_more_attempt_is_made_on_a_part(s: Story) -> None:
+    s.authorize()
+    sees_a_part(s)
+    rows = s.record.submissions[0].attempts
+    s.submission(1, attempts=(*rows, Attempt(number=2, committed=s.host(), deadline=s.host(20.0))))
+
+
+@breaks("seen_whole")
+def the_gate_is_opened_on_a_part(s: Story) -> None:
+    s.launch()
+    s.look(complete=False)
+    s.decide(Kind.OPEN, "o1")
+
+
+@breaks("seen_whole")
+def a_duplicate_is_retired_on_a_part(s: Story) -> None:
+    with_a_duplicate(s)
+    sees_a_part(s)
+    s.object("o2", retired=True)
+
+
+@breaks("seen_whole")
+def an_absence_is_counted_on_a_part(s: Story) -> None:
+    s.run()
+    s.look()
+    s.look(complete=False)
+    s.object("o1", missing=Mark(first=s.host()))
+
+
+@breaks("seen_whole")
+def an_attempt_without_an_object_is_counted_on_a_part(s: Story) -> None:
+    s.authorize()
+    s.look(complete=False)
+    s.attempt(missing=Mark(first=s.host()))
+
+
+@breaks("seen_whole")
+def an_object_has_vanished_from_a_part(s: Story) -> None:
+    s.run()
+    s.tell(Vanished(s.now, "o1", True))
+    sees_a_part(s)
+    s.intend("o1/1", Cause.VANISHED)
+
+
+@breaks("seen_whole")
+def a_part_shows_nothing_left(s: Story) -> None:
+    s.cancel()
+    s.look(complete=False)
+    s.commit(clear=Mark(first=s.host()))
+
+
+@breaks("seen_whole")
+def the_record_is_settled_on_a_part(s: Story) -> None:
+    s.cancel()
+    sees_a_part(s)
+    s.commit(settled=True)
+
+
+@respects("seen_whole")
+def what_was_decided_on_all_of_it_lands_late(s: Story) -> None:
+    s.cancel()
+    s.look()
+    s.look(complete=False)
+    s.commit(settled=True)
+
+
+@respects("seen_whole")
+def a_second_listing_shows_all_of_it(s: Story) -> None:
+    s.run()
+    s.look()
+    first = s.host()
+    s.object("o1", missing=Mark(first=first))
+    s.look(complete=False)
+    s.look()
+    s.object("o1", missing=Mark(first=first, second=s.host()))
+
+
+@respects("seen_whole")
+def what_is_seen_may_be_stopped(s: Story) -> None:
+    s.run()
+    s.cancel()
+    sees_a_part(s)
+    s.decide(Kind.STOP, "o1")
+
+
+@respects("seen_whole")
+def what_landed_after_settlement_is_retired_at_sight(s: Story) -> None:
+    s.authorize()
+    s.cancel()
+    s.settle()
+    s.make("o1", beyond=True)
+    sees_a_part(s)
+    s.record_seen("o1")
+    s.object("o1", retired=True)

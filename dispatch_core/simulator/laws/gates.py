@@ -1,4 +1,5 @@
-"""The laws of the gate: which object counts, and what must be so before the gate of one is opened.
+"""The laws of the gate: which object counts, what must be so before the gate of one is opened, and what may rest on a
+listing that leaves something out.
 
 One rule: what a commit may rest on is what is true, and what the listings of its actor showed.
 """
@@ -6,12 +7,13 @@ One rule: what a commit may rest on is what is true, and what the listings of it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 from dispatch_core.evidence import Listing
 from dispatch_core.names import read_name
 from dispatch_core.plan import Cause
-from dispatch_core.record import Call, Kind, Record
+from dispatch_core.record import Call, Kind, Mark, Record, run_key
 from dispatch_core.simulator.laws.records import calls_made
 from dispatch_core.simulator.laws.truth import Truth
 from dispatch_core.simulator.trace import Committed
@@ -66,6 +68,9 @@ def _why_shut(truth: Truth, event: Committed, open: Call) -> Iterator[str]:
         id, _, run = intent.key.partition("/")
         if id == open.object and run.isdigit() and int(run) < open.run and intent.cause is not Cause.VANISHED:
             yield f"the {intent.do} for run {run} is not carried out"
+    for run in range(1, open.run):
+        if after.spent(run_key(open.object or "", run)) is None:
+            yield f"nothing was decided on the end of run {run}"
 
 
 def _in_the_way(truth: Truth, record: Record, open: Call, actor: str) -> Iterator[str]:
@@ -97,6 +102,59 @@ def _starts(record: Record | None) -> int:
     return sum(len(submission.attempts) for submission in record.submissions) if record is not None else 0
 
 
-LAWS: dict[str, Law] = {"lowest": lowest, "shut_until": shut_until}
+def seen_whole(truth: Truth, event: Committed) -> str | None:
+    """C4: a launch, an Open, a retirement, a count of absences, a vanishing and a settlement are decided on a listing
+    that says that it is complete."""
+    listings = truth.listings.get(event.actor)
+    if not listings or all(listing.complete for listing in listings):
+        return None
+    for what, at in _decided_on_all(event.before, event.after):
+        if at is None:
+            whole = any(listing.complete for listing in listings)
+        else:  # the decision says when its listing began
+            began = [listing for listing in listings if listing.began <= at]
+            whole = not began or began[-1].complete
+        if not whole:
+            return f"{what}, on a listing that was not complete"
+    return None
 
-ON: dict[str, tuple[type, ...]] = {"lowest": (Committed,), "shut_until": (Committed,)}
+
+def _decided_on_all(before: Record | None, after: Record) -> Iterator[tuple[str, datetime | None]]:
+    """What this commit decides that an incomplete listing decides nothing of; and by the host's clock, when it was
+    decided, where the record says so."""
+    if before is None:
+        return
+    known = {(s.number, a.number): a.missing for s in before.submissions for a in s.attempts}
+    for submission in after.submissions:
+        for attempt in submission.attempts:
+            name = f"attempt {submission.number}.{attempt.number}"
+            if (submission.number, attempt.number) not in known:
+                yield f"{name} was authorized", attempt.committed
+            else:
+                yield from _counted(name, known[submission.number, attempt.number], attempt.missing)
+    rows = {object.id: object for object in before.objects}
+    for object in after.objects:
+        row = rows.get(object.id)
+        if object.retired and not before.settled and (row is None or not row.retired):
+            yield f"{object.id} was retired", None
+        yield from _counted(object.id, row.missing if row is not None else None, object.missing)
+    yield from _counted("what is left", before.clear, after.clear)
+    for call in calls_made(before, after):
+        if call.kind is Kind.OPEN:
+            yield f"an open of {call.object} was decided", call.committed
+    intended = {intent.key for intent in before.intents}
+    for intent in after.intents:
+        if intent.cause is Cause.VANISHED and intent.key not in intended:
+            yield f"{intent.key} was taken to have vanished", None
+    if after.settled and not before.settled:
+        yield "the record was settled", None
+
+
+def _counted(what: str, before: Mark | None, after: Mark | None) -> Iterator[tuple[str, datetime | None]]:
+    if after is not None and after != before:
+        yield f"the absence of {what} was counted", after.second or after.first
+
+
+LAWS: dict[str, Law] = {"lowest": lowest, "shut_until": shut_until, "seen_whole": seen_whole}
+
+ON: dict[str, tuple[type, ...]] = dict.fromkeys(LAWS, (Committed,))

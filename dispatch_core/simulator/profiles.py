@@ -1,0 +1,115 @@
+"""Troubles that belong together: what a good quarter of the histories is drawn around, beside the plain swarm.
+
+One rule: a profile makes what may happen anyhow happen often, and at the moment at which it does the most harm. Each is
+a scheduler, a plan and people as there are some; none does what the swarm could not. A history whose faults are not
+allowed has none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from dispatch_core.evidence import Bounds, Capabilities
+from dispatch_core.plan import Action, Cause, Plan, Rule, When
+from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.tape import Branch
+
+_FAILED = (Cause.EXIT, Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.TIME_LIMIT, Cause.CANNOT_START)
+_LOST = (Cause.NODE_FAILURE, Cause.PREEMPTED, Cause.STOPPED_OUTSIDE, Cause.VANISHED, Cause.NEVER_CREATED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One set of troubles. What is empty or None is as the swarm draws it."""
+
+    name: str
+    rates: Mapping[Fault, float] = field(default_factory=dict)
+    """How often these faults strike where they could."""
+    follows: Mapping[str, tuple[tuple[Fault, float], ...]] = field(default_factory=dict)
+    """What happens at each turning point of the job, and at most how many seconds later."""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    capabilities: Capabilities | None = None
+    rules: tuple[Rule, ...] = ()
+    """The plan's."""
+    ends_slowly: float | None = None
+    """How often a run that ends is `ending` first, with its cause told, and for a minute or more."""
+    forgets: bool = False
+    """What has ended is purged at once."""
+    thinks_longer: bool = False
+    """A person who holds a job, lets it go and holds it again sees what came of each."""
+    blank: bool = False
+    """A listing that shows nothing may say that it is not complete."""
+
+    def bounded(self, drawn: Bounds) -> Bounds:
+        return replace(drawn, **self.bounds) if self.bounds else drawn
+
+    def planned(self, drawn: Plan) -> Plan:
+        return replace(drawn, rules=self.rules) if self.rules else drawn
+
+
+PLAIN = Profile(name="plain")
+
+_RUN_AGAIN = Rule(name="r1", when=When(cause=(*_FAILED, *_LOST)), do=Action.REQUEUE, budget=5)
+_LAUNCH_AGAIN = Rule(name="r1", when=When(cause=(*_FAILED, *_LOST)), do=Action.RESUBMIT, budget=5)
+
+PROFILES: tuple[Profile, ...] = (
+    Profile(
+        # What a slow listing does not show yet lands while it still goes on.
+        name="slow listings",
+        rates={Fault.FIND_SLOW: 0.9, Fault.EFFECT_LATE: 0.9, Fault.PURGE: 0.0, Fault.CALL_LOST: 0.0},
+        follows={"requeue": ((Fault.CANCEL, 80.0),)},
+        bounds={"call_seconds": 40.0, "window_seconds": 20.0, "resync_seconds": 10.0},
+        capabilities=Capabilities(requeues=True, shuts=False),
+        rules=(_RUN_AGAIN,),
+    ),
+    Profile(
+        # The next submission waits for one that takes long to end, and a person cannot make up their mind.
+        name="second thoughts",
+        rates={Fault.EFFECT_LATE: 0.4},
+        follows={"submission": ((Fault.HOLD, 8.0),)},
+        bounds={"call_seconds": 40.0, "window_seconds": 20.0},
+        rules=(_LAUNCH_AGAIN,),
+        ends_slowly=1.0,
+        thinks_longer=True,
+    ),
+    Profile(
+        # Runs are stopped for being slow, and are forgotten before anybody has seen their end.
+        name="forgetful scheduler",
+        rates={Fault.PURGE: 1.0},
+        bounds={"call_seconds": 5.0, "window_seconds": 15.0, "absence_seconds": 30.0},
+        rules=(
+            Rule(name="r1", when=When(no_progress_for_seconds=8.0), do=Action.RESUBMIT, budget=5),
+            Rule(name="r2", when=When(pending_longer_than_seconds=10.0), do=Action.REQUEUE, budget=5),
+            Rule(name="r3", when=When(cause=_FAILED), do=Action.RESUBMIT, budget=5),
+        ),
+        forgets=True,
+    ),
+    Profile(
+        # A part of the scheduler does not answer, and its listings say so.
+        name="listings in part",
+        rates={Fault.FIND_INCOMPLETE: 0.5},
+        follows={"intent": ((Fault.RESTART, 10.0),)},
+        blank=True,
+    ),
+    Profile(
+        # The scheduler runs again on its own what a rule leaves to a person, or no rule has budget for.
+        name="runs again on its own",
+        follows={"shut": ((Fault.OWN_REQUEUE, 20.0), (Fault.CANCEL, 150.0))},
+        capabilities=Capabilities(requeues=True, shuts=True),
+        rules=(
+            Rule(name="r1", when=When(cause=_FAILED), do=Action.REQUEUE, budget=5),
+            Rule(name="r2", when=When(cause=(Cause.PREEMPTED,)), do=Action.HOLD),
+            Rule(name="r3", when=When(cause=(Cause.NODE_FAILURE,)), do=Action.RESUBMIT, budget=1),
+        ),
+    ),
+)
+
+SHARE = 4
+"""Of so many times as many histories as there are profiles, one has each of them; the others are plain."""
+
+
+def draw_profile(tape: Branch) -> Profile:
+    return tape.among((PLAIN,) * (len(PROFILES) * (SHARE - 1)) + PROFILES)
