@@ -52,7 +52,8 @@ class Flight:
             self.there = world.bounds.window_seconds * tape.seconds(1.0, 3.0)
         self._lingers = 0.0
         tries = 3 if sent.kind in (Kind.HOLD, Kind.RELEASE) else 1  # there are few of them
-        if any(self._struck(Fault.EFFECT_LATE) for _ in range(tries)):
+        late = any(self._struck(Fault.EFFECT_LATE) for _ in range(tries))
+        if late or (sent.kind in world.lingering and not world.faults.calm):
             self._linger()
         self._lost = self._struck(Fault.CALL_LOST)
         self._again: float | None = None

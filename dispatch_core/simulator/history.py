@@ -92,7 +92,7 @@ class History:
         bounds = profile.bounded(plans.draw_bounds(draw))
         capabilities = plans.draw_capabilities(draw)
         self.world = World(self.tape, self.faults, bounds, profile.capabilities or capabilities, self.judge.see)
-        self.world.blank = profile.blank
+        self.world.blank, self.world.lingering = profile.blank, profile.lingering
         self.world.target = asked.target
         self.world.scheduler.wipes_holds = self.faults.has(Fault.WIPED_HOLD)
         self.plan = profile.planned(plans.draw_plan(draw))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dispatch_core.evidence import Bounds, Capabilities
 from dispatch_core.plan import Action, Cause, Plan, Rule, When
+from dispatch_core.record import Kind
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.tape import Branch
 
@@ -30,6 +31,8 @@ class Profile:
     """How often these faults strike where they could."""
     follows: Mapping[str, tuple[tuple[Fault, float], ...]] = field(default_factory=dict)
     """What happens at each turning point of the job, and at most how many seconds later."""
+    lingering: frozenset[Kind] = frozenset()
+    """Calls of these kinds always take effect late."""
     bounds: Mapping[str, float] = field(default_factory=dict)
     capabilities: Capabilities | None = None
     rules: tuple[Rule, ...] = ()
@@ -59,8 +62,8 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         # What a slow listing does not show yet lands while it still goes on.
         name="slow listings",
-        rates={Fault.FIND_SLOW: 0.9, Fault.EFFECT_LATE: 0.9, Fault.PURGE: 0.0, Fault.CALL_LOST: 0.0},
-        follows={"requeue": ((Fault.CANCEL, 80.0),)},
+        follows={"requeue": ((Fault.SLOWNESS, 1.0), (Fault.CANCEL, 50.0))},
+        lingering=frozenset({Kind.REQUEUE}),
         bounds={"call_seconds": 40.0, "window_seconds": 20.0, "resync_seconds": 10.0},
         capabilities=Capabilities(requeues=True, shuts=False),
         rules=(_RUN_AGAIN,),
@@ -68,8 +71,8 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         # The next submission waits for one that takes long to end, and a person cannot make up their mind.
         name="second thoughts",
-        rates={Fault.EFFECT_LATE: 0.4},
         follows={"submission": ((Fault.HOLD, 8.0),)},
+        lingering=frozenset({Kind.RELEASE}),
         bounds={"call_seconds": 40.0, "window_seconds": 20.0},
         rules=(_LAUNCH_AGAIN,),
         ends_slowly=1.0,
@@ -83,27 +86,23 @@ PROFILES: tuple[Profile, ...] = (
         rules=(
             Rule(name="r1", when=When(no_progress_for_seconds=8.0), do=Action.RESUBMIT, budget=5),
             Rule(name="r2", when=When(pending_longer_than_seconds=10.0), do=Action.REQUEUE, budget=5),
-            Rule(name="r3", when=When(cause=_FAILED), do=Action.RESUBMIT, budget=5),
+            Rule(name="r3", when=When(cause=(*_FAILED, *_LOST)), do=Action.RESUBMIT, budget=5),
         ),
         forgets=True,
     ),
     Profile(
         # A part of the scheduler does not answer, and its listings say so.
         name="listings in part",
-        rates={Fault.FIND_INCOMPLETE: 0.5},
+        rates={Fault.FIND_INCOMPLETE: 0.5, Fault.CALL_DOUBLED: 0.5},
         follows={"intent": ((Fault.RESTART, 10.0),)},
         blank=True,
     ),
     Profile(
-        # The scheduler runs again on its own what a rule leaves to a person, or no rule has budget for.
+        # The scheduler runs again on its own what no rule wants to run again, and a person gives it up.
         name="runs again on its own",
         follows={"shut": ((Fault.OWN_REQUEUE, 20.0), (Fault.CANCEL, 150.0))},
         capabilities=Capabilities(requeues=True, shuts=True),
-        rules=(
-            Rule(name="r1", when=When(cause=_FAILED), do=Action.REQUEUE, budget=5),
-            Rule(name="r2", when=When(cause=(Cause.PREEMPTED,)), do=Action.HOLD),
-            Rule(name="r3", when=When(cause=(Cause.NODE_FAILURE,)), do=Action.RESUBMIT, budget=1),
-        ),
+        rules=(Rule(name="r1", when=When(cause=_FAILED), do=Action.REQUEUE, budget=5),),
     ),
 )
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from dispatch_core.evidence import Bounds, Capabilities
-from dispatch_core.record import Record
+from dispatch_core.record import Kind, Record
 from dispatch_core.simulator.clock import Actor, Clock
 from dispatch_core.simulator.faults import Fault, Faults
 from dispatch_core.simulator.scheduler import Scheduler
@@ -85,6 +85,8 @@ class World:
         self.down_until = 0.0
         self.blank = False
         """A listing that shows nothing may say that it is not complete."""
+        self.lingering: frozenset[Kind] = frozenset()
+        """Calls of these kinds always take effect late."""
         self.lie: tuple[float, float, str | None] | None = None
         """The one stretch of time in which listings may lie; about one object, or about all."""
         self.watchers: dict[asyncio.Future[Any], Being] = {}

@@ -227,9 +227,16 @@ def what_was_intended_when_it_had_vanished_keeps_no_gate_shut(s: Story) -> None:
 
 
 def sees_a_part(s: Story) -> None:
-    """Two listings of which neither is complete: a decision that was given up may rest on the first."""
+    s.look()
     s.look(complete=False)
+
+
+@breaks("seen_whole")
+def the_last_two_listings_showed_a_part(s: Story) -> None:
+    s.cancel()
+    sees_a_part(s)
     s.look(complete=False)
+    s.commit(settled=True, late=True)
 
 
 @breaks("seen_whole")
@@ -300,9 +307,8 @@ def the_record_is_settled_on_a_part(s: Story) -> None:
 @respects("seen_whole")
 def what_was_decided_on_all_of_it_lands_late(s: Story) -> None:
     s.cancel()
-    s.look()
-    s.look(complete=False)
-    s.commit(settled=True)
+    sees_a_part(s)
+    s.commit(settled=True, late=True)
 
 
 @respects("seen_whole")

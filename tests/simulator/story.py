@@ -113,14 +113,16 @@ class Story:
         self.tell(Read(self.now, actor, self.record.revision))
         return self.record.revision
 
-    def commit(self, *, actor: str = "a", read: bool = True, displaced: bool = False, **fields: Any) -> None:
+    def commit(
+        self, *, actor: str = "a", read: bool = True, displaced: bool = False, late: bool = False, **fields: Any
+    ) -> None:
         """The next revision, with these fields changed."""
         before = self.record
         if read:
             self.read(actor)
         fields = {"revision": before.revision + 1, "commit": f"c{before.revision + 1}"} | fields
         self.record = replace(before, **fields)
-        self.tell(Committed(self.now, actor, before, self.record, True, displaced, actor))
+        self.tell(Committed(self.now, actor, before, self.record, True, displaced, actor, late))
 
     def object(self, id: str, **fields: Any) -> None:
         """The row of one object is changed."""

@@ -105,8 +105,10 @@ def _starts(record: Record | None) -> int:
 def seen_whole(truth: Truth, event: Committed) -> str | None:
     """C4: a launch, an Open, a retirement, a count of absences, a vanishing and a settlement are decided on a listing
     that says that it is complete."""
-    listings = truth.listings.get(event.actor)
-    if not listings or all(listing.complete for listing in listings):
+    listings = truth.listings.get(event.actor, ())
+    if not event.late:
+        listings = listings[-1:]
+    if all(listing.complete for listing in listings):
         return None
     for what, at in _decided_on_all(event.before, event.after):
         if at is None:
