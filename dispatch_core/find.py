@@ -63,7 +63,7 @@ class Observed(Value, frozen=True):
         return self._looked > self.expiry(deadline)
 
     @property
-    @guard("expiry_by_listing_beginning", promise="L5", line=2, without=lambda observed: observed.listing.ended)
+    @guard("expiry_by_listing_beginning", promise="L5", without=lambda observed: observed.listing.ended)
     def _looked(self) -> datetime:
         """When the listing looked, as far as anybody can say: what lands while it looks may not be in it."""
         return self.began

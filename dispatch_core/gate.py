@@ -127,7 +127,7 @@ def is_shut(observed: Observed, object: Object) -> bool:
 # --- the conditions, one by one
 
 
-@guard("incomplete_opens_nothing", promise="C4", history="partial_listings", line=2, without=True)
+@guard("incomplete_opens_nothing", promise="C4", history="partial_listings", without=True)
 def _may_open(observed: Observed) -> bool:
     """Whether the listing shows everything that could run beside it."""
     return observed.listing.complete
@@ -169,7 +169,7 @@ def _may_be_requeued(observed: Observed, object: Object) -> bool:
     return bool(observed.unexpired(Kind.REQUEUE, object=object.id))
 
 
-@guard("earlier_runs_judged_first", promise="X3", pair="held_run_rerun", line=2, without=True)
+@guard("earlier_runs_judged_first", promise="X3", pair="held_run_rerun", without=True)
 def _is_judged(record: Record, key: str) -> bool:
     """Whether an earlier run of the object has had what follows its end decided."""
     return record.spent(key) is not None
@@ -189,7 +189,7 @@ def _is_listed_held(observed: Observed, object: Object) -> bool:
     return sighting is not None and sighting.hold
 
 
-@guard("release_unexpired_keeps_gate_shut", promise="L3 G8", line=2, without=False)
+@guard("release_unexpired_keeps_gate_shut", promise="L3 G8", without=False)
 def _may_be_released(observed: Observed, object: Object) -> bool:
     """Whether a release of an earlier hold can still land, and take the hold off behind the open gate."""
     return bool(observed.unexpired(Kind.RELEASE, object=object.id))

@@ -298,7 +298,7 @@ def _has_outcome(record: Record) -> bool:
     return record.outcome is not None
 
 
-@guard("incomplete_starts_nothing", promise="C4", history="incomplete_listing_decides_nothing", line=2, without=True)
+@guard("incomplete_starts_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
 def _may_start(listing: Listing) -> bool:
     """Whether the first submission may be authorized on it."""
     return listing.complete
@@ -347,7 +347,7 @@ def _is_other(object: Object, canonical: set[str | None]) -> bool:
     return object.id not in canonical
 
 
-@guard("incomplete_retires_nothing", promise="C4", history="partial_listings", line=2, without=True)
+@guard("incomplete_retires_nothing", promise="C4", history="partial_listings", without=True)
 def _may_retire(listing: Listing) -> bool:
     """Whether it shows what the retired object is a duplicate of."""
     return listing.complete

@@ -252,7 +252,7 @@ def _intent(record: Record, key: str) -> Intent | None:
     return record.intent(key)
 
 
-@guard("vanished_drops_the_intent", promise="S1", line=2, without=False)
+@guard("vanished_drops_the_intent", promise="S1", without=False)
 def _is_in_vain(end: End) -> bool:
     """Whether an intent can no longer be carried out safely: what is gone without any end may still run."""
     return end.cause is Cause.VANISHED
@@ -282,7 +282,7 @@ def _is_newest(record: Record, object: Object) -> bool:
     return record.submissions[-1].canonical == object.id
 
 
-@guard("held_run_rerun", promise="G8", line=2, without=True)
+@guard("held_run_rerun", promise="G8", without=True)
 def _carries_out(rule: Rule | None) -> bool:
     """Whether the run that the scheduler started on its own is what the rule asks for; else nobody asked for it."""
     return rule is not None and rule.do in AGAIN
@@ -347,7 +347,7 @@ def _in_the_way(turn: Turn, object: Object) -> tuple[Call, ...]:
     return turn.observed.unexpired(Kind.STOP, Kind.REQUEUE, object=object.id)
 
 
-@guard("incomplete_submits_nothing", promise="C4", history="incomplete_listing_decides_nothing", line=2, without=True)
+@guard("incomplete_submits_nothing", promise="C4", history="incomplete_listing_decides_nothing", without=True)
 def _may_submit(turn: Turn) -> bool:
     """Whether the listing shows every object that a launch would stand beside."""
     return turn.observed.listing.complete

@@ -229,9 +229,7 @@ def _landing_requeues(observed: Observed) -> tuple[Call, ...]:
     return observed.unexpired(Kind.REQUEUE)
 
 
-@guard(
-    "incomplete_settles_nothing", promise="C4 S1", history="incomplete_listing_decides_nothing", line=2, without=True
-)
+@guard("incomplete_settles_nothing", promise="C4 S1", history="incomplete_listing_decides_nothing", without=True)
 def _may_settle(observed: Observed) -> bool:
     """Whether the listing shows all that there is."""
     return observed.listing.complete

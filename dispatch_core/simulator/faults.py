@@ -174,11 +174,13 @@ class Faults:
         allowed: tuple[Fault, ...],
         muted: frozenset[Fault] = frozenset(),
         rates: Mapping[Fault, float] | None = None,
+        *,
+        few: bool = False,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.calm = False
         """Faults have stopped."""
-        share = tape.among((0.5, 0.25, 0.75))
+        share = tape.among((0.5, 0.25, 0.75)) if not few else 0.15
         self._rates = {fault: tape.among(_rates(fault)) for fault in tape.some(allowed, share)}
         self._muted = muted
         self._rates |= {fault: rate for fault, rate in (rates or {}).items() if fault in allowed}

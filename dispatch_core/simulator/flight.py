@@ -53,8 +53,9 @@ class Flight:
         self._lingers = 0.0
         tries = 3 if sent.kind in (Kind.HOLD, Kind.RELEASE) else 1  # there are few of them
         late = any(self._struck(Fault.EFFECT_LATE) for _ in range(tries))
-        if late or (sent.kind in world.lingering and not world.faults.calm):
-            self._linger()
+        latest = self._latest()
+        if late or latest is not None:
+            self._linger(0.6 if latest is None else latest)
         self._lost = self._struck(Fault.CALL_LOST)
         self._again: float | None = None
         self._lingers_again = 0.0
@@ -75,10 +76,17 @@ class Flight:
         else:
             self._again = tape.seconds(0.1, world.bounds.window_seconds)
 
-    def _linger(self) -> None:
+    def _latest(self) -> float | None:
+        """How often a call of this kind takes effect as late as it can; None: it need not be late at all."""
+        faults = self.world.faults
+        if self.sent.kind is None or faults.calm or faults.is_muted(Fault.EFFECT_LATE):
+            return None
+        return self.world.lingering.get(self.sent.kind)
+
+    def _linger(self, latest: float) -> None:
         """It takes effect some time after the host let it through: often as late as it can."""
         bound = self.world.bounds.call_seconds
-        if self.tape.chance(0.6):
+        if self.tape.chance(latest):
             left = (self.sent.deadline - self.world.host_now()).total_seconds()
             self.there = max(self.there, left - self.tape.seconds(0.1, 2.0))
             self._lingers = bound * self.tape.seconds(0.9, 0.999)

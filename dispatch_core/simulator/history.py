@@ -26,7 +26,7 @@ from dispatch_core.simulator.host import Connection
 from dispatch_core.simulator.laws import Judge, Violation, closing
 from dispatch_core.simulator.moments import Moments, asked_for
 from dispatch_core.simulator.payload import Payload
-from dispatch_core.simulator.profiles import PLAIN, draw_profile
+from dispatch_core.simulator.profiles import draw_profile
 from dispatch_core.simulator.tape import Branch, Place, Tape
 from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent, Withheld
 from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Ended, Point, World
@@ -86,8 +86,8 @@ class History:
         self.asked = asked
         self.tape = Tape(seed, asked.calm)
         draw = self.tape.branch("job")
-        self.profile = profile = draw_profile(self.tape.branch("profile")) if asked.faults else PLAIN
-        self.faults = Faults(self.tape.branch("swarm"), asked.faults, asked.muted, profile.rates)
+        profile = draw_profile(self.tape.branch("profile"), asked.faults)
+        self.faults = Faults(self.tape.branch("swarm"), asked.faults, asked.muted, profile.rates, few=profile.few)
         self.judge = Judge(UID)
         bounds = profile.bounded(plans.draw_bounds(draw))
         capabilities = plans.draw_capabilities(draw)
@@ -97,8 +97,10 @@ class History:
         self.world.scheduler.wipes_holds = self.faults.has(Fault.WIPED_HOLD)
         self.plan = profile.planned(plans.draw_plan(draw))
         self.spec = plans.draw_spec(draw, secret=self.faults.has(Fault.SECRET_MISSING))
-        self.names = ("a", "b", "c")[: asked.supervisors - draw.among((0, 1, 0, 2)) % asked.supervisors]
-        self.leases = draw.among((None, 30.0, None, 60.0))
+        absent = draw.among((0, 1, 0, 2)) % asked.supervisors
+        self.names = ("a", "b", "c")[: asked.supervisors - (0 if profile.crowded else absent)]
+        leases = draw.among((None, 30.0, None, 60.0))
+        self.leases = None if profile.crowded else leases
         self.lasts = draw.among((200.0, 100.0, 400.0, 800.0))
         """Faults stop after so long."""
         self.payload = Payload(self.world, self.tape.branch("payload"), profile)

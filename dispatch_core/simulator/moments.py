@@ -43,6 +43,8 @@ MOMENTS = (
     Fault.LEAVES,
 )
 ONCE = (Fault.CANCEL, Fault.ADMIN_STOPS)
+OFTEN = 0.6
+"""How often what a profile says follows a turning point does."""
 
 
 class Moments:
@@ -107,12 +109,13 @@ class Moments:
         if type(event) is Committed and event.before is not None and (self._at_turn or self.profile.follows):
             for turn in turns(event.before, event.after):
                 self._follow(self._at_turn.pop(turn, ()), self.tape.among((1.0, 10.0, 60.0)))
-                for fault, within in self.profile.follows.get(turn, ()):
-                    self._follow((fault,), within)
+                for fault, least, most in self.profile.follows.get(turn, ()):
+                    if self.tape.chance(OFTEN):
+                        self._follow((fault,), most, least)
 
-    def _follow(self, faults: Sequence[Fault], within: float) -> None:
+    def _follow(self, faults: Sequence[Fault], within: float, least: float = 0.0) -> None:
         for fault in faults:
-            self.world.clock.at(self.world.now + self.tape.seconds(0.0, within), self._happen, fault)
+            self.world.clock.at(self.world.now + self.tape.seconds(least, within), self._happen, fault)
 
     def _happen(self, fault: Fault) -> None:
         if self.world.faults.calm or self.world.record is None or self.world.faults.is_muted(fault):
@@ -274,7 +277,7 @@ class Moments:
             return
         if asked:
             self.world.count(fault)
-            if fault is Fault.HOLD and being.tape.chance(0.7):
+            if fault is Fault.HOLD and (being.tape.chance(0.7) or self.profile.thinks_longer):
                 await self._waver(being, client)
 
     async def _waver(self, being: Being, client: Client) -> None:

@@ -29,14 +29,18 @@ class Profile:
     name: str
     rates: Mapping[Fault, float] = field(default_factory=dict)
     """How often these faults strike where they could."""
-    follows: Mapping[str, tuple[tuple[Fault, float], ...]] = field(default_factory=dict)
-    """What happens at each turning point of the job, and at most how many seconds later."""
-    lingering: frozenset[Kind] = frozenset()
-    """Calls of these kinds always take effect late."""
+    few: bool = False
+    """Few other faults are switched on."""
+    follows: Mapping[str, tuple[tuple[Fault, float, float], ...]] = field(default_factory=dict)
+    """What happens at each turning point of the job, and at least and at most how many seconds later."""
+    lingering: Mapping[Kind, float] = field(default_factory=dict)
+    """Calls of these kinds always take effect late; and how often as late as they can."""
     bounds: Mapping[str, float] = field(default_factory=dict)
     capabilities: Capabilities | None = None
     rules: tuple[Rule, ...] = ()
     """The plan's."""
+    crowded: bool = False
+    """All supervisors work on the job at once: who waits for a late call keeps nobody from going on."""
     ends_slowly: float | None = None
     """How often a run that ends is `ending` first, with its cause told, and for a minute or more."""
     forgets: bool = False
@@ -45,6 +49,13 @@ class Profile:
     """A person who holds a job, lets it go and holds it again sees what came of each."""
     blank: bool = False
     """A listing that shows nothing may say that it is not complete."""
+
+    @property
+    def faults(self) -> frozenset[Fault]:
+        """Those that it cannot do without."""
+        needed = {fault for rows in self.follows.values() for fault, *_ in rows} | self.rates.keys()
+        needed |= {Fault.EFFECT_LATE} if self.lingering else set()
+        return frozenset(needed | ({Fault.RELEASE} if self.thinks_longer else set()))
 
     def bounded(self, drawn: Bounds) -> Bounds:
         return replace(drawn, **self.bounds) if self.bounds else drawn
@@ -62,8 +73,10 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         # What a slow listing does not show yet lands while it still goes on.
         name="slow listings",
-        follows={"requeue": ((Fault.SLOWNESS, 1.0), (Fault.CANCEL, 50.0))},
-        lingering=frozenset({Kind.REQUEUE}),
+        few=True,
+        follows={"requeue": ((Fault.SLOWNESS, 4.0, 15.0), (Fault.CANCEL, 10.0, 50.0))},
+        lingering={Kind.REQUEUE: 1.0},
+        crowded=True,
         bounds={"call_seconds": 40.0, "window_seconds": 20.0, "resync_seconds": 10.0},
         capabilities=Capabilities(requeues=True, shuts=False),
         rules=(_RUN_AGAIN,),
@@ -71,8 +84,10 @@ PROFILES: tuple[Profile, ...] = (
     Profile(
         # The next submission waits for one that takes long to end, and a person cannot make up their mind.
         name="second thoughts",
-        follows={"submission": ((Fault.HOLD, 8.0),)},
-        lingering=frozenset({Kind.RELEASE}),
+        few=True,
+        follows={"submission": ((Fault.HOLD, 0.0, 8.0),)},
+        lingering={Kind.RELEASE: 0.3},
+        crowded=True,
         bounds={"call_seconds": 40.0, "window_seconds": 20.0},
         rules=(_LAUNCH_AGAIN,),
         ends_slowly=1.0,
@@ -94,15 +109,18 @@ PROFILES: tuple[Profile, ...] = (
         # A part of the scheduler does not answer, and its listings say so.
         name="listings in part",
         rates={Fault.FIND_INCOMPLETE: 0.5, Fault.CALL_DOUBLED: 0.5},
-        follows={"intent": ((Fault.RESTART, 10.0),)},
+        follows={"intent": ((Fault.RESTART, 0.0, 10.0),)},
         blank=True,
     ),
     Profile(
         # The scheduler runs again on its own what no rule wants to run again, and a person gives it up.
         name="runs again on its own",
-        follows={"shut": ((Fault.OWN_REQUEUE, 20.0), (Fault.CANCEL, 150.0))},
+        follows={"shut": ((Fault.OWN_REQUEUE, 0.0, 20.0), (Fault.CANCEL, 0.0, 150.0))},
         capabilities=Capabilities(requeues=True, shuts=True),
-        rules=(Rule(name="r1", when=When(cause=_FAILED), do=Action.REQUEUE, budget=5),),
+        rules=(
+            Rule(name="r1", when=When(cause=_FAILED), do=Action.REQUEUE, budget=5),
+            Rule(name="r2", when=When(cause=(Cause.NODE_FAILURE,)), do=Action.RESUBMIT, budget=1),
+        ),
     ),
 )
 
@@ -110,5 +128,6 @@ SHARE = 4
 """Of so many times as many histories as there are profiles, one has each of them; the others are plain."""
 
 
-def draw_profile(tape: Branch) -> Profile:
-    return tape.among((PLAIN,) * (len(PROFILES) * (SHARE - 1)) + PROFILES)
+def draw_profile(tape: Branch, allowed: tuple[Fault, ...]) -> Profile:
+    drawn = tape.among((PLAIN,) * (len(PROFILES) * (SHARE - 1)) + PROFILES)
+    return drawn if drawn.faults.issubset(allowed) else PLAIN

@@ -7,7 +7,7 @@ One rule: the world knows what is true and decides nothing. Actors reach it only
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -85,8 +85,8 @@ class World:
         self.down_until = 0.0
         self.blank = False
         """A listing that shows nothing may say that it is not complete."""
-        self.lingering: frozenset[Kind] = frozenset()
-        """Calls of these kinds always take effect late."""
+        self.lingering: Mapping[Kind, float] = {}
+        """Calls of these kinds always take effect late; and how often as late as they can."""
         self.lie: tuple[float, float, str | None] | None = None
         """The one stretch of time in which listings may lie; about one object, or about all."""
         self.watchers: dict[asyncio.Future[Any], Being] = {}

@@ -68,9 +68,9 @@ def _why_shut(truth: Truth, event: Committed, open: Call) -> Iterator[str]:
         id, _, run = intent.key.partition("/")
         if id == open.object and run.isdigit() and int(run) < open.run and intent.cause is not Cause.VANISHED:
             yield f"the {intent.do} for run {run} is not carried out"
-    for run in range(1, open.run):
-        if after.spent(run_key(open.object or "", run)) is None:
-            yield f"nothing was decided on the end of run {run}"
+    for earlier in range(1, open.run):
+        if after.spent(run_key(open.object or "", earlier)) is None:
+            yield f"nothing was decided on the end of run {earlier}"
 
 
 def _in_the_way(truth: Truth, record: Record, open: Call, actor: str) -> Iterator[str]:
@@ -121,25 +121,16 @@ def seen_whole(truth: Truth, event: Committed) -> str | None:
     return None
 
 
-def _decided_on_all(before: Record | None, after: Record) -> Iterator[tuple[str, datetime | None]]:
-    """What this commit decides that an incomplete listing decides nothing of; and by the host's clock, when it was
-    decided, where the record says so."""
+Decided = Iterator[tuple[str, datetime | None]]
+"""What was decided; and when by the host's clock, where the record says so."""
+
+
+def _decided_on_all(before: Record | None, after: Record) -> Decided:
+    """What this commit decides that an incomplete listing decides nothing of."""
     if before is None:
         return
-    known = {(s.number, a.number): a.missing for s in before.submissions for a in s.attempts}
-    for submission in after.submissions:
-        for attempt in submission.attempts:
-            name = f"attempt {submission.number}.{attempt.number}"
-            if (submission.number, attempt.number) not in known:
-                yield f"{name} was authorized", attempt.committed
-            else:
-                yield from _counted(name, known[submission.number, attempt.number], attempt.missing)
-    rows = {object.id: object for object in before.objects}
-    for object in after.objects:
-        row = rows.get(object.id)
-        if object.retired and not before.settled and (row is None or not row.retired):
-            yield f"{object.id} was retired", None
-        yield from _counted(object.id, row.missing if row is not None else None, object.missing)
+    yield from _of_attempts(before, after)
+    yield from _of_objects(before, after)
     yield from _counted("what is left", before.clear, after.clear)
     for call in calls_made(before, after):
         if call.kind is Kind.OPEN:
@@ -152,7 +143,28 @@ def _decided_on_all(before: Record | None, after: Record) -> Iterator[tuple[str,
         yield "the record was settled", None
 
 
-def _counted(what: str, before: Mark | None, after: Mark | None) -> Iterator[tuple[str, datetime | None]]:
+def _of_attempts(before: Record, after: Record) -> Decided:
+    known = {(s.number, a.number): a.missing for s in before.submissions for a in s.attempts}
+    for submission in after.submissions:
+        for attempt in submission.attempts:
+            name = f"attempt {submission.number}.{attempt.number}"
+            if (submission.number, attempt.number) not in known:
+                yield f"{name} was authorized", attempt.committed
+            else:
+                yield from _counted(name, known[submission.number, attempt.number], attempt.missing)
+
+
+def _of_objects(before: Record, after: Record) -> Decided:
+    """What lands after settlement is retired at sight."""
+    rows = {object.id: object for object in before.objects}
+    for object in after.objects:
+        row = rows.get(object.id)
+        if object.retired and not before.settled and (row is None or not row.retired):
+            yield f"{object.id} was retired", None
+        yield from _counted(object.id, row.missing if row is not None else None, object.missing)
+
+
+def _counted(what: str, before: Mark | None, after: Mark | None) -> Decided:
     if after is not None and after != before:
         yield f"the absence of {what} was counted", after.second or after.first
 
