@@ -111,16 +111,16 @@ class Payload:
         if untold:
             self.world.count(Fault.UNTOLD_END)
         slowly = self._ends_slowly()
-        if untold or self.tape.chance(0.4 if slowly is None else slowly):
-            known = not untold and (slowly is not None or self.tape.chance(0.5))
+        if untold or self.tape.chance(1.0 if slowly else 0.4):
+            known = not untold and (slowly or self.tape.chance(0.5))
             self._coming[thing.id] = None if untold else end
             self.world.scheduler.ending(thing.id, end if known else None)
         else:
             self.world.scheduler.ends(thing.id, end)
         self.world.changed()
 
-    def _ends_slowly(self) -> float | None:
-        return None if self.world.faults.calm else self.profile.ends_slowly
+    def _ends_slowly(self) -> bool:
+        return self.profile.ends_slowly and not self.world.faults.calm
 
     def _may_go_on(self, event: Slipped) -> None:
         if event.back and event.phase is State.RUNNING:
@@ -129,7 +129,7 @@ class Payload:
     def _linger(self, thing: Thing) -> None:
         """What is ending has ended after a while; what was stopped, as stopped."""
         end = self._coming.pop(thing.id, _STOPPED)
-        lasts = (2.0, 10.0, 40.0) if self._ends_slowly() is None else (30.0, 60.0)
+        lasts = (30.0, 60.0) if self._ends_slowly() else (2.0, 10.0, 40.0)
         lingers = self.tape.among(lasts) * self.tape.seconds(0.5, 1.5)
         self.world.clock.at(self.world.now + lingers, self._finish, thing, thing.run, end)
 

@@ -1,8 +1,7 @@
 """Troubles that belong together: what a good quarter of the histories is drawn around, beside the plain swarm.
 
 One rule: a profile makes what may happen anyhow happen often, and at the moment at which it does the most harm. Each is
-a scheduler, a plan and people as there are some; none does what the swarm could not. A history whose faults are not
-allowed has none of it.
+a scheduler, a plan and people as there are some. A history in which not all of its faults are allowed is plain.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class Profile:
     """The plan's."""
     crowded: bool = False
     """All supervisors work on the job at once: who waits for a late call keeps nobody from going on."""
-    ends_slowly: float | None = None
-    """How often a run that ends is `ending` first, with its cause told, and for a minute or more."""
+    ends_slowly: bool = False
+    """A run that ends is `ending` first, with its cause told, and for up to a minute and a half."""
     forgets: bool = False
     """What has ended is purged at once."""
     thinks_longer: bool = False
@@ -90,7 +89,7 @@ PROFILES: tuple[Profile, ...] = (
         crowded=True,
         bounds={"call_seconds": 40.0, "window_seconds": 20.0},
         rules=(_LAUNCH_AGAIN,),
-        ends_slowly=1.0,
+        ends_slowly=True,
         thinks_longer=True,
     ),
     Profile(
@@ -125,7 +124,7 @@ PROFILES: tuple[Profile, ...] = (
 )
 
 SHARE = 4
-"""Of so many times as many histories as there are profiles, one has each of them; the others are plain."""
+"""One history in so many has a profile; the others are plain."""
 
 
 def draw_profile(tape: Branch, allowed: tuple[Fault, ...]) -> Profile:

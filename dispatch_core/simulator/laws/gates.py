@@ -46,7 +46,8 @@ def _is_lowest(truth: Truth, listing: Listing, chosen: str, before: Record | Non
 
 
 def shut_until(truth: Truth, event: Committed) -> str | None:
-    """G8, X3: an Open is decided alone, of the object that counts, when nothing else of the job is left alive."""
+    """G8, X3: an Open is decided alone, of the object that counts, when nothing else of the job is left alive, and what
+    follows each earlier run of it is decided."""
     for call in calls_made(event.before, event.after):
         if call.kind is Kind.OPEN:
             why = next(_why_shut(truth, event, call), None)
