@@ -15,7 +15,7 @@ from dispatch_core.errors import DispatchError, Displaced, StoreUnavailable
 from dispatch_core.record import Record
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.trace import Acknowledged, Committed, Hindered, Read, Refused
-from dispatch_core.simulator.world import Being, World
+from dispatch_core.simulator.world import Being, Voice, World
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
 from dispatch_core.stores.memory import MemoryStore
@@ -26,9 +26,10 @@ T = TypeVar("T")
 class Database:
     """The store of one actor."""
 
-    def __init__(self, world: World, being: Being) -> None:
+    def __init__(self, world: World, being: Being, voice: Voice | None = None) -> None:
         self.world = world
         self.being = being
+        self.voice = voice or being.voice
 
     @property
     def _store(self) -> MemoryStore:
@@ -45,8 +46,8 @@ class Database:
             return record
 
         record: Record = await self._ask(read)
-        self.being.read = record.revision
-        self.world.tell(Read(self.world.now, self.being.name, record.revision))
+        self.voice.read = record.revision
+        self.world.tell(Read(self.world.now, self.voice.name, record.revision))
         return record
 
     async def jobs(
@@ -68,7 +69,7 @@ class Database:
             before = self.world.record
             after = whole(self._store.create(record, commit=commit, actor=actor, new=new))
             if before is None:
-                self.world.tell(Committed(self.world.now, self.being.name, None, after, False, False, actor))
+                self.world.tell(Committed(self.world.now, self.voice.name, None, after, False, False, actor))
             return after
 
         created: Record = await self._ask(create)
@@ -94,7 +95,7 @@ class Database:
             if after.revision > (before.revision if before is not None else 0):
                 leased = lease is not None
                 world.tell(
-                    Committed(world.now, self.being.name, before, after, leased, leased and not held, actor, late)
+                    Committed(world.now, self.voice.name, before, after, leased, leased and not held, actor, late)
                 )
                 world.changed()
             return after
@@ -102,9 +103,9 @@ class Database:
         try:
             written = await self._committed(attempt, record.key, commit, tape)
         except DispatchError as error:
-            world.tell(Refused(world.now, self.being.name, against, commit, type(error).__name__))
+            world.tell(Refused(world.now, self.voice.name, against, commit, type(error).__name__))
             raise
-        world.tell(Acknowledged(world.now, self.being.name, written.revision, commit))
+        world.tell(Acknowledged(world.now, self.voice.name, written.revision, commit))
         return written
 
     async def _committed(self, attempt: Callable[..., Record], key: str, commit: str, tape: Any) -> Record:
@@ -160,7 +161,7 @@ class Database:
         try:
             await self._ask(lambda: whole(self._store.renew(lease, seconds)))
         except Displaced as error:
-            self.world.tell(Hindered(self.world.now, self.being.name, str(error)))
+            self.world.tell(Hindered(self.world.now, self.voice.name, str(error)))
             raise
 
     async def release(self, lease: Lease) -> None:
@@ -198,7 +199,7 @@ class Database:
         try:
             return await world.exchange(self.being, tape.seconds(0.002, 0.05), act)
         except StoreUnavailable as error:
-            world.tell(Hindered(world.now, self.being.name, str(error)))
+            world.tell(Hindered(world.now, self.voice.name, str(error)))
             raise
 
     def _struck(self, fault: Fault) -> bool:

@@ -59,7 +59,7 @@ class Refused(NamedTuple):
 
 
 class Hindered(NamedTuple):
-    """The store gave an actor no answer, or told it that its lease is another's: it leaves whatever it was at."""
+    """An actor leaves whatever it was at: the store gave it no answer, its lease is another's, or it has swept."""
 
     at: float
     actor: str

@@ -24,6 +24,9 @@ from dispatch_core.stores.memory import MemoryStore
 KEY = "train"
 UID = "0f3a9c21"
 CLUSTER = "cluster"
+JANITOR = "janitor"
+SWEEPER = "sweeper"
+"""The janitor while it looks and sweeps: it may supervise the same job at the same time."""
 EPOCH = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
 """When every history begins."""
 
@@ -42,14 +45,22 @@ class Point(NamedTuple):
     """before, during, after."""
 
 
+class Voice:
+    """As whom somebody is told of; one actor that does two things at a time has two."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.read = 0
+        """The revision that it read last."""
+
+
 class Being(Actor):
     """An actor of this world."""
 
     def __init__(self, name: str, tape: Branch) -> None:
         super().__init__(name)
         self.tape = tape
-        self.read = 0
-        """The revision that it read last."""
+        self.voice = Voice(name)
         self.clock_off = 0.0
         self.exchanges = 0
         self.waiting: dict[asyncio.Future[Any], None] = {}

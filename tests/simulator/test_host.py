@@ -298,7 +298,7 @@ def test_a_stale_read_shows_what_was_and_never_what_will_be() -> None:
         database = created(world)
         record = ask(world, lambda database=database: database.read(KEY, UID), 10.0)
         assert record in world.revisions[:-1]
-        assert world.being("a").read == record.revision < len(world.revisions)
+        assert world.being("a").voice.read == record.revision < len(world.revisions)
 
 
 def test_a_store_that_is_down_answers_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The same histories everywhere; every guard is missed; every point is survived; and explain is the decision.
+"""The same histories everywhere; every guard is missed; and every point is survived.
 
 The seeds and the hash kept beside this file belong to the code as it is: what changes a decision, a draw or a law
 changes them. `pytest --rewrite` writes the hash anew, `dispatch simulate --guards -o json` prints the seeds.
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_core.guards import GUARDS
-from dispatch_core.simulator.campaign import Counted, campaign, quiet, run_seed, run_seeds
+from dispatch_core.simulator.campaign import campaign, quiet, run_seed, run_seeds
 from dispatch_core.simulator.guarding import removable
 from dispatch_core.simulator.history import Asked
 from dispatch_core.simulator.points import every_point
@@ -92,11 +92,3 @@ def test_a_crash_and_a_stall_at_every_single_point() -> None:
     assert points > 30
     assert counted.seeds == 6 * points
     assert counted.found == []
-
-
-def test_explain_is_the_decision() -> None:
-    counted = Counted()
-    for seed in range(40):
-        counted.add(run_seed(seed, Asked(explained=True)))
-    assert counted.found == []
-    assert counted.totals["explained"] > 500
