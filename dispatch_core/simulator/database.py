@@ -30,6 +30,8 @@ class Database:
         self.world = world
         self.being = being
         self.voice = voice or being.voice
+        self._holder = False
+        """It was given the lease."""
 
     @property
     def _store(self) -> MemoryStore:
@@ -85,18 +87,18 @@ class Database:
         lines: tuple[str, ...],
         lease: Lease | None = None,
     ) -> Record:
-        world, tape = self.world, self.being.tape
+        world, tape, holder = self.world, self.being.tape, self._holder
 
         def attempt(late: bool = False) -> Record:
-            before, held = world.record, world.holds(lease)
+            before, lost = world.record, lease is not None and not world.holds(lease)
             after = whole(
                 self._store.commit(record, against=against, commit=commit, actor=actor, lines=lines, lease=lease)
             )
             if after.revision > (before.revision if before is not None else 0):
-                leased = lease is not None
-                world.tell(
-                    Committed(world.now, self.voice.name, before, after, leased, leased and not held, actor, late)
+                told = Committed(
+                    world.now, self.voice.name, before, after, lease is not None, lost, actor, late, holder
                 )
+                world.tell(told)
                 world.changed()
             return after
 
@@ -155,6 +157,7 @@ class Database:
 
     async def acquire(self, record: Record, owner: str, seconds: float) -> Lease:
         lease: Lease = await self._ask(lambda: whole(self._store.acquire(record, owner, seconds)))
+        self._holder = True
         return lease
 
     async def renew(self, lease: Lease, seconds: float) -> None:
@@ -165,6 +168,7 @@ class Database:
             raise
 
     async def release(self, lease: Lease) -> None:
+        self._holder = False
         await self._ask(lambda: whole(self._store.release(lease)))
 
     async def prune(self, before: datetime, *, trial: bool = False) -> Pruned:

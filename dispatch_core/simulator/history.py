@@ -85,10 +85,9 @@ class History:
         self.tape = Tape(seed, asked.calm)
         draw = self.tape.branch("job")
         self.faults = Faults(self.tape.branch("swarm"), asked.faults, asked.muted)
-        self.judge = Judge(UID)
-        self.world = World(
-            self.tape, self.faults, plans.draw_bounds(draw), plans.draw_capabilities(draw), self.judge.see
-        )
+        bounds = plans.draw_bounds(draw)
+        self.judge = Judge(UID, bounds.call_seconds)
+        self.world = World(self.tape, self.faults, bounds, plans.draw_capabilities(draw), self.judge.see)
         self.world.target = asked.target
         self.world.scheduler.wipes_holds = self.faults.has(Fault.WIPED_HOLD)
         self.plan = plans.draw_plan(draw)

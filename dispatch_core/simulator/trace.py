@@ -37,6 +37,8 @@ class Committed(NamedTuple):
     """What the history row says: a supervisor, `evidence of ...`, a person."""
     late: bool = False
     """Its sender had given it up."""
+    holder: bool = False
+    """The store had given its actor the lease of the job, and was not given it back."""
 
 
 class Acknowledged(NamedTuple):

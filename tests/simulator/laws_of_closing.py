@@ -131,6 +131,61 @@ respects("accounted_for")(_accounted(Answer.UNKNOWN, disposed=True))
 respects("accounted_for")(_accounted(Answer.UNKNOWN, policy="expire"))
 
 
+# --- stopped_once_more
+
+
+def requeued_and_over(s: Story, *, later: float, answer: Answer | None = Answer.DONE) -> None:
+    """A requeue was committed, the job failed, and so many seconds later it is stopped, and answered so."""
+    s.run()
+    s.finished("o1")
+    s.spend("o1/1", rule="again")
+    s.decide(Kind.REQUEUE, "o1")
+    s.outcome(Result.FAILED, Cause.EXIT)
+    s.now += later
+    s.look()
+    s.decide(Kind.STOP_JOB, None, 0)
+    sent = s.send(Kind.STOP_JOB, None, 0)
+    if answer is not None:
+        s.arrives(sent, answer=answer)
+    s.settle()
+
+
+@breaks("stopped_once_more")
+def it_was_stopped_and_a_requeue_could_still_land(s: Story) -> None:
+    requeued_and_over(s, later=19.0)
+
+
+@breaks("stopped_once_more")
+def its_last_stop_was_not_answered(s: Story) -> None:
+    requeued_and_over(s, later=60.0, answer=None)
+
+
+@breaks("stopped_once_more")
+def its_last_stop_came_too_late(s: Story) -> None:
+    requeued_and_over(s, later=60.0, answer=Answer.LATE)
+
+
+@breaks("stopped_once_more")
+def it_was_requeued_and_never_stopped(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.spend("o1/1")
+    s.decide(Kind.REQUEUE, "o1")
+    s.outcome(Result.FAILED, Cause.EXIT)
+    s.now += 60.0
+    s.settle()
+
+
+@respects("stopped_once_more")
+def it_was_stopped_once_more(s: Story) -> None:
+    requeued_and_over(s, later=22.0)
+
+
+@respects("stopped_once_more")
+def the_stop_of_the_job_was_refused(s: Story) -> None:
+    requeued_and_over(s, later=60.0, answer=Answer.REFUSED)
+
+
 # --- after settlement
 
 

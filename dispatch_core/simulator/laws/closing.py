@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatch_core.reasons import FOR_A_PERSON
-from dispatch_core.record import Answer, Record
+from dispatch_core.record import Answer, Kind, Record
 from dispatch_core.simulator.laws.truth import Truth
 from dispatch_core.simulator.trace import Committed, Made, Reran, Started, Stopped
 
@@ -38,6 +38,21 @@ def _open_points(truth: Truth, record: Record, looked: float) -> str | None:
             made = any(o.submission == submission.number and o.attempt == attempt.number for o in record.objects)
             if answer not in (Answer.REFUSED, Answer.LATE) and not made and not attempt.disposed:
                 return f"the record was settled, and nobody disposed of attempt {submission.number}.{attempt.number}"
+    return None
+
+
+def stopped_once_more(truth: Truth, event: Committed) -> str | None:
+    """X4: a job of which a requeue was ever committed is stopped once more, and that was answered, in a listing that
+    began after the last of them had expired; only then is it settled."""
+    record = event.after
+    requeues = [call.deadline for call in record.calls if call.kind is Kind.REQUEUE]
+    if not requeues or not record.settled or (event.before is not None and event.before.settled):
+        return None
+    stop = record.call(Kind.STOP_JOB)
+    if stop is None or truth.moment(stop.committed) <= truth.moment(max(requeues)) + truth.call_seconds:
+        return "the record was settled, and the job was not stopped once more when no requeue could land"
+    if (stop.kind, stop.object, stop.run, stop.deadline) not in truth.stopped:
+        return "the record was settled, and the last stop of the job was not answered"
     return None
 
 
@@ -90,6 +105,7 @@ def nothing_left(truth: Truth) -> str | None:
 
 LAWS: dict[str, Law] = {
     "accounted_for": accounted_for,
+    "stopped_once_more": stopped_once_more,
     "nothing_runs_after": nothing_runs_after,
     "lands_only_late": lands_only_late,
     "nobody_breaks": nobody_breaks,
@@ -97,6 +113,7 @@ LAWS: dict[str, Law] = {
 
 ON: dict[str, tuple[type, ...]] = {
     "accounted_for": (Committed,),
+    "stopped_once_more": (Committed,),
     "nothing_runs_after": (Started,),
     "lands_only_late": (Made, Reran),
     "nobody_breaks": (Stopped,),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import Cause, End
-from dispatch_core.record import Kind, Record, State
+from dispatch_core.record import Answer, Kind, Record, State
 from dispatch_core.simulator.trace import (
     LOST_NODE,
     Acknowledged,
@@ -91,14 +91,18 @@ def named(sent: Sent) -> Named:
 class Truth:
     """All that is true at one moment."""
 
-    def __init__(self, uid: str) -> None:
+    def __init__(self, uid: str, call_seconds: float) -> None:
         self.uid = uid
+        self.call_seconds = call_seconds
+        """How long after its deadline a call can take effect."""
         self.objects: dict[str, Truly] = {}
         self.revisions: list[Record] = []
         self.named: set[Named] = set()
         """Every call that a commit holds: its kind, object (or submission.attempt), run and deadline."""
         self.sent: set[Named] = set()
         """Every call that was sent before the event that is judged."""
+        self.stopped: set[Named] = set()
+        """Every StopJob that the scheduler answered."""
         self.looked: dict[str, float] = {}
         """By actor: when its latest listing began."""
         self.listings: dict[str, tuple[Listing, ...]] = {}
@@ -148,6 +152,8 @@ class Truth:
         """What was so before the next event."""
         if type(event) is Sent:
             self.sent.add(named(event))
+        elif type(event) is Arrived and event.sent.kind is Kind.STOP_JOB and event.reply.answer is not Answer.LATE:
+            self.stopped.add(named(event.sent))
 
     def _looked(self, event: Looked) -> None:
         if event.job:
