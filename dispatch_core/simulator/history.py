@@ -29,8 +29,8 @@ from dispatch_core.simulator.moments import Moments, asked_for
 from dispatch_core.simulator.payload import Payload
 from dispatch_core.simulator.sweeping import SweepingSupervisor
 from dispatch_core.simulator.tape import Branch, Place, Tape
-from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent, Withheld
-from dispatch_core.simulator.world import CLUSTER, JANITOR, KEY, SWEEPER, UID, Being, Ended, Point, Voice, World
+from dispatch_core.simulator.trace import JANITOR, SWEEPER, Arrived, Committed, Event, Looked, Made, Sent, Withheld
+from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Ended, Point, Voice, World
 from dispatch_core.supervisor import Supervisor, no_secrets
 
 BOUND_SECONDS = 7200.0

@@ -11,8 +11,8 @@ from typing import Any
 from dispatch_core.record import Record
 from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.host import Connection
-from dispatch_core.simulator.trace import Hindered
-from dispatch_core.simulator.world import SWEEPER, Being, Voice, World
+from dispatch_core.simulator.trace import SWEEPER, Hindered
+from dispatch_core.simulator.world import Being, Voice, World
 from dispatch_core.supervisor import Supervisor
 
 

@@ -300,5 +300,9 @@ Event = (
     | Stopped
 )
 
+JANITOR = "janitor"
+SWEEPER = "sweeper"
+"""The janitor while it looks and sweeps: it may supervise the same job at the same time."""
+
 UNCOUNTED = frozenset({Read, Hindered, Unanswered, Withheld, Replied, Noted, Faulted})
 """Events that are no place for something else to happen at."""

@@ -24,9 +24,6 @@ from dispatch_core.stores.memory import MemoryStore
 KEY = "train"
 UID = "0f3a9c21"
 CLUSTER = "cluster"
-JANITOR = "janitor"
-SWEEPER = "sweeper"
-"""The janitor while it looks and sweeps: it may supervise the same job at the same time."""
 EPOCH = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
 """When every history begins."""
 

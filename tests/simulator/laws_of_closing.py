@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dispatch_core.plan import Cause
 from dispatch_core.reasons import Reason
 from dispatch_core.record import Answer, Hold, Kind, Reply, Result, Wait
-from dispatch_core.simulator.trace import Stopped
+from dispatch_core.simulator.trace import Hindered, Stopped
 from tests.simulator.story import Story, breaks, respects
 from tests.world import EPOCH
 
@@ -253,8 +253,49 @@ def _stops(why: str, error: BaseException | None) -> Callable[[Story], None]:
 
 breaks("nobody_breaks")(_stops("KeyError", KeyError("o1")))
 breaks("nobody_breaks")(_stops("Conflict", ValueError("it was refused")))
-respects("nobody_breaks")(_stops("StoreUnavailable", OSError("the store is down")))
+breaks("nobody_breaks")(_stops("StoreUnavailable", OSError("nobody knows why")))
 respects("nobody_breaks")(_stops("crash", None))
+
+
+def gives_up(s: Story, actor: str = "a", *, asked_as: str = "", later: float = 0.0) -> None:
+    """The store does not answer it, and it ends."""
+    at = s.now
+    s.tell(Hindered(at, asked_as or actor, "the store is down"))
+    s.now = at + later
+    s.tell(Stopped(s.now, actor, "StoreUnavailable", OSError("the store is down")))
+
+
+@breaks("nobody_breaks")
+def an_outage_is_not_waited_out(s: Story) -> None:
+    s.read()
+    gives_up(s)
+
+
+@breaks("nobody_breaks")
+def the_store_was_out_earlier(s: Story) -> None:
+    gives_up(s, later=5.0)
+
+
+@breaks("nobody_breaks")
+def the_store_was_out_for_another(s: Story) -> None:
+    gives_up(s, asked_as="sweeper")
+
+
+@respects("nobody_breaks")
+def the_store_is_out_when_it_begins(s: Story) -> None:
+    gives_up(s)
+
+
+@respects("nobody_breaks")
+def the_store_is_out_when_it_begins_again(s: Story) -> None:
+    s.read()
+    s.tell(Stopped(s.now, "a", "left"))
+    gives_up(s)
+
+
+@respects("nobody_breaks")
+def the_store_is_out_when_the_janitor_looks_first(s: Story) -> None:
+    gives_up(s, "janitor", asked_as="sweeper")
 
 
 # --- at the end

@@ -8,7 +8,7 @@ from typing import Any
 from dispatch_core.reasons import FOR_A_PERSON
 from dispatch_core.record import Answer, Kind, Record
 from dispatch_core.simulator.laws.truth import Truth
-from dispatch_core.simulator.trace import Committed, Made, Reran, Started, Stopped
+from dispatch_core.simulator.trace import JANITOR, SWEEPER, Committed, Made, Reran, Started, Stopped
 
 Law = Callable[[Truth, Any], str | None]
 
@@ -77,13 +77,15 @@ def lands_only_late(truth: Truth, event: Made | Reran) -> str | None:
 
 def nobody_breaks(truth: Truth, event: Stopped) -> str | None:
     """R1: no supervisor, janitor or client ends with an error that it ought to have dealt with."""
-    if event.error is None or event.why in ALLOWED:
+    if event.error is None or (event.why == "StoreUnavailable" and _was_out(truth, event)):
         return None
     return f"{event.actor} broke: {event.why}: {event.error}"
 
 
-ALLOWED = frozenset({"StoreUnavailable"})
-"""What an actor may end with: the store did not answer it at its beginning."""
+def _was_out(truth: Truth, event: Stopped) -> bool:
+    """Whether the store has just given it no answer, and had given it none since it began."""
+    asked_as = {event.actor, SWEEPER} if event.actor == JANITOR else {event.actor}
+    return event.actor not in truth.has_read and any(truth.hindered.get(name) == event.at for name in asked_as)
 
 
 def says_so(truth: Truth) -> str | None:
