@@ -1,8 +1,8 @@
 """Many histories: by seed, on several cores, counted, and judged as a whole.
 
 One rule: the answer depends on the seeds and nothing else, however many workers there are. A campaign fails on a
-violation, and where it was long enough to say so also on a kind of fault that never came, or on histories that are too
-tame to show anything.
+violation, and where it was long enough to say so also on a kind of fault that never came, or never on one side of its
+effect, or on histories that are too tame to show anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dispatch_core.guards import off
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import STEPS, Fault
 from dispatch_core.simulator.history import Asked, History, Told
 
 CHUNK = 20
@@ -45,6 +45,8 @@ class Counted:
     seeds: int = 0
     found: list[Found] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
+    steps: Counter[str] = field(default_factory=Counter)
+    """Of kinds that may come on either side of an effect, as `reply_lost after`."""
     totals: Counter[str] = field(default_factory=Counter)
     digests: dict[int, str] = field(default_factory=dict)
     latest: float = -1e9
@@ -54,6 +56,7 @@ class Counted:
         self.seeds += 1
         self.found += [Found(told.seed, v.law, v.text, v.at) for v in told.violations]
         self.faults.update(told.faults)
+        self.steps.update(told.steps)
         self.totals.update(
             calls=told.calls,
             commits=told.commits,
@@ -68,6 +71,7 @@ class Counted:
         self.seeds += other.seeds
         self.found += other.found
         self.faults.update(other.faults)
+        self.steps.update(other.steps)
         self.totals.update(other.totals)
         self.digests.update(other.digests)
         self.latest = max(self.latest, other.latest)
@@ -85,8 +89,14 @@ class Counted:
         return whole.hexdigest()
 
     def missing(self, allowed: tuple[Fault, ...]) -> list[str]:
-        """Kinds of fault that were asked for and never came."""
-        return [fault for fault in allowed if not self.faults[fault]]
+        """Kinds of fault that were asked for and never came, or never at one of their steps, as `reply_lost after`."""
+        kinds: list[str] = [fault for fault in allowed if not self.faults[fault]]
+        steps = (f"{fault} {step}" for fault in allowed if self.faults[fault] for step in STEPS.get(fault, ()))
+        return kinds + [step for step in steps if not self.steps[step]]
+
+    def steps_of(self, fault: str) -> dict[str, int]:
+        """How often it came at each of its steps; empty for a kind that has none."""
+        return {step: self.steps[f"{fault} {step}"] for step in STEPS.get(Fault(fault), ())}
 
     def tame(self) -> list[str]:
         """Means that are too low, as `calls 3.1 (at least 8)`."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dispatch_core.errors import DispatchError, Displaced, StoreUnavailable
 from dispatch_core.record import Record
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import STEPS, Fault, step_of
 from dispatch_core.simulator.trace import Acknowledged, Committed, Hindered, Read, Refused
 from dispatch_core.simulator.world import Being, Voice, World
 from dispatch_core.stores import rules
@@ -99,6 +99,9 @@ class Database:
                     world.now, self.voice.name, before, after, lease is not None, lost, actor, late, holder
                 )
                 world.tell(told)
+                if self.being.mistold is not None and self.being.mistold in _shown(after):
+                    world.count(Fault.CLOCK_OFF)
+                    self.being.mistold = None
                 world.changed()
             return after
 
@@ -147,8 +150,9 @@ class Database:
             if self.world.now < self.world.down_until:
                 self.world.count(Fault.STORE_DOWN)
             else:
-                self.world.count(fault)
+                newest = len(self.world.revisions)
                 _quietly(attempt)
+                self.world.count(fault, step_of(len(self.world.revisions) > newest) if fault in STEPS else "")
             back(None, 0.05)
 
         await self.world.exchange(self.being, self.being.tape.seconds(0.002, 0.05), act)
@@ -208,6 +212,12 @@ class Database:
 
     def _struck(self, fault: Fault) -> bool:
         return self.world.faults.strikes(fault, self.being.tape)
+
+
+def _shown(record: Record) -> tuple[datetime | None, ...]:
+    """The times in a record that are by its writer's own clock."""
+    since = record.wait.since if record.wait is not None else None
+    return since, record.outcome.at if record.outcome is not None else None
 
 
 def _quietly(attempt: Callable[[], Any]) -> None:

@@ -63,6 +63,8 @@ class Told:
     seed: int
     violations: list[Violation]
     faults: dict[str, int]
+    steps: dict[str, int]
+    """By kind and step, as `reply_lost after`."""
     calls: int
     commits: int
     submissions: int
@@ -341,6 +343,7 @@ class History:
             seed=self.seed,
             violations=self.judge.violations,
             faults=dict(self.faults.counts),
+            steps=dict(self.faults.steps),
             calls=counts[Sent],
             commits=counts[Committed],
             submissions=len(record.submissions) if record is not None else 0,

@@ -47,8 +47,6 @@ class Payload:
             self._may_be_purged(event.id)  # type: ignore[union-attr]
         elif kind is Slipped:
             self._may_go_on(event)  # type: ignore[arg-type]
-        if kind is Reran and not self.world.scheduler.things[event.id].accounted:  # type: ignore[union-attr]
-            self.world.count(Fault.UNACCOUNTED)
 
     def _struck(self, fault: Fault) -> bool:
         return self.world.faults.strikes(fault, self.tape)

@@ -77,6 +77,7 @@ class Query:
         world, job = self.world, self.job
         shown = [thing.sighting() for thing in world.scheduler.things.values() if not thing.hidden]
         shown = [sighting for sighting in shown if job is None or job.concerns(sighting)]
+        self._count_unaccounted(shown)
         if shown and self._struck(Fault.FIND_INCOMPLETE):
             world.count(Fault.FIND_INCOMPLETE)
             kept = [sighting for sighting in shown if not self.being.tape.chance(0.5)]
@@ -88,6 +89,14 @@ class Query:
                 world.count(Fault.FIND_EMPTY if about is None else Fault.FIND_HIDES)
                 return tuple(kept), True, tuple(sighting.id for sighting in shown if sighting not in kept)
         return tuple(shown), True, ()
+
+    def _count_unaccounted(self, shown: list[Sighting]) -> None:
+        """Once for each run that follows ends which are not told."""
+        for sighting in shown:
+            thing = self.world.scheduler.things[sighting.id]
+            if not thing.accounted and thing.left_out < thing.run and min(thing.ends, default=thing.run) < thing.run:
+                thing.left_out = thing.run
+                self.world.count(Fault.UNACCOUNTED)
 
     def _struck(self, fault: Fault) -> bool:
         return self.world.faults.strikes(fault, self.being.tape)

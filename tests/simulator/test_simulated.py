@@ -16,6 +16,7 @@ import pytest
 
 from dispatch_core.guards import GUARDS
 from dispatch_core.simulator.campaign import campaign, quiet, run_seed, run_seeds
+from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.guarding import removable
 from dispatch_core.simulator.history import Asked
 from dispatch_core.simulator.points import every_point
@@ -79,6 +80,15 @@ print(run_seeds(range(40), Asked()).hash)
 """
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.check_output([sys.executable, "-c", code], text=True, env=env, cwd=ROOT).strip()
+
+
+def test_a_fault_that_never_came_on_one_side_of_its_effect_is_missing() -> None:
+    counted = run_seeds(range(20), Asked())
+    assert "reply_lost" not in " ".join(counted.missing((Fault.REPLY_LOST,)))
+    del counted.steps["reply_lost before"]
+    assert counted.missing((Fault.REPLY_LOST, Fault.CRASH)) == ["reply_lost before"]
+    del counted.faults[Fault.REPLY_LOST]
+    assert counted.missing((Fault.REPLY_LOST,)) == ["reply_lost"]
 
 
 def test_workers_change_nothing() -> None:
