@@ -8,7 +8,6 @@ effect, or on histories that are too tame to show anything.
 from __future__ import annotations
 
 import hashlib
-import logging
 import multiprocessing
 import time
 from collections import Counter
@@ -119,11 +118,6 @@ def run_seeds(seeds: range, asked: Asked, removed: tuple[str, ...] = ()) -> Coun
     return counted
 
 
-def quiet() -> None:
-    """What supervisors log in a simulated world is in its trace."""
-    logging.getLogger("dispatch_core").setLevel(logging.CRITICAL + 1)
-
-
 def chunks(first: int, last: int | None) -> Iterator[range]:
     """The seeds in portions; without `last`, without end."""
     while last is None or first < last:
@@ -151,7 +145,6 @@ def campaign(
         return until(counted) or (seconds is not None and time.monotonic() - began > seconds)
 
     if workers == 1:
-        quiet()
         for portion in portions:
             counted.merge(run_seeds(portion, asked, removed))
             progress(counted, counted.seeds / (time.monotonic() - began))
@@ -160,7 +153,7 @@ def campaign(
         counted.found.sort()
         return counted
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=quiet) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         waiting: set[Future[Counted]] = set()
         for portion in portions:
             waiting.add(pool.submit(run_seeds, portion, asked, removed))

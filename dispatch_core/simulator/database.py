@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dispatch_core.errors import DispatchError, Displaced, StoreUnavailable
 from dispatch_core.record import Record
-from dispatch_core.simulator.faults import STEPS, Fault, step_of
+from dispatch_core.simulator.faults import STEPS, Fault, Meets, step_of
 from dispatch_core.simulator.trace import Acknowledged, Committed, Hindered, Read, Refused
 from dispatch_core.simulator.world import Being, Voice, World
 from dispatch_core.stores import rules
@@ -23,10 +23,11 @@ from dispatch_core.stores.memory import MemoryStore
 T = TypeVar("T")
 
 
-class Database:
+class Database(Meets):
     """The store of one actor."""
 
     def __init__(self, world: World, being: Being, voice: Voice | None = None) -> None:
+        super().__init__(world.faults, being.tape)
         self.world = world
         self.being = being
         self.voice = voice or being.voice
@@ -209,9 +210,6 @@ class Database:
         except StoreUnavailable as error:
             world.tell(Hindered(world.now, self.voice.name, str(error)))
             raise
-
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.being.tape)
 
 
 def _shown(record: Record) -> tuple[datetime | None, ...]:

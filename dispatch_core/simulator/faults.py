@@ -218,3 +218,14 @@ class Faults:
         self.counts[fault] += 1
         if step:
             self.steps[f"{fault} {step}"] += 1
+
+
+class Meets:
+    """Whoever meets with faults, and draws whether they strike on a branch of its own."""
+
+    def __init__(self, faults: Faults, tape: Branch) -> None:
+        self.__faults = faults
+        self.__tape = tape
+
+    def _struck(self, fault: Fault) -> bool:
+        return self.__faults.strikes(fault, self.__tape)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from dispatch_core.guards import guard
 from dispatch_core.record import Answer, Kind, Reply
-from dispatch_core.simulator.faults import Fault, step_of
+from dispatch_core.simulator.faults import Fault, Meets, step_of
 from dispatch_core.simulator.tape import Branch
 from dispatch_core.simulator.trace import Arrived, Sent
 from dispatch_core.simulator.world import World
@@ -34,10 +34,11 @@ def is_beyond(world: World, sent: Sent) -> bool:
     return (world.host_now() - sent.deadline).total_seconds() > world.bounds.call_seconds
 
 
-class Flight:
+class Flight(Meets):
     """One call: what will go wrong with it is drawn when it is sent. `act` is what it does at the scheduler."""
 
     def __init__(self, world: World, tape: Branch, sent: Sent, act: Callable[[], Reply]) -> None:
+        super().__init__(world.faults, tape)
         self.world = world
         self.tape = tape
         self.sent = sent
@@ -191,6 +192,3 @@ class Flight:
         answers = again is self._answers_twice
         self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, beyond, again, answers))
         return reply
-
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.tape)

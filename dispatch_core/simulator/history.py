@@ -8,7 +8,9 @@ end within BOUND_SECONDS.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -78,6 +80,18 @@ class Told:
     world: World | None = None
 
 
+@contextmanager
+def unheard() -> Iterator[None]:
+    """What supervisors log in a simulated world is in its trace; nobody hears it meanwhile."""
+    log = logging.getLogger("dispatch_core")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 class History:
     """One job, and everybody who works on it."""
 
@@ -110,6 +124,10 @@ class History:
     # --- its course
 
     def run(self) -> Told:
+        with unheard():
+            return self._run()
+
+    def _run(self) -> Told:
         world = self.world
         self._begin_submitting()
         janitor = self.tape.branch(JANITOR)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dispatch_core.plan import Cause, End
 from dispatch_core.record import State
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import Fault, Meets
 from dispatch_core.simulator.plans import COMPLETED, ENDS, NODES
 from dispatch_core.simulator.scheduler import Thing
 from dispatch_core.simulator.tape import Branch
@@ -21,10 +21,11 @@ RUNS_WHEN_CALM = 8
 _STOPPED = End(cause=Cause.STOPPED_OUTSIDE)
 
 
-class Payload:
+class Payload(Meets):
     """The lives of all objects in one world."""
 
     def __init__(self, world: World, tape: Branch) -> None:
+        super().__init__(world.faults, tape)
         self.world = world
         self.tape = tape
         self._completes = tape.among((0.1, 0.03, 0.3))
@@ -47,9 +48,6 @@ class Payload:
             self._may_be_purged(event.id)  # type: ignore[union-attr]
         elif kind is Slipped:
             self._may_go_on(event)  # type: ignore[arg-type]
-
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.tape)
 
     def _be_made(self, event: Made) -> None:
         thing = self.world.scheduler.things[event.id]

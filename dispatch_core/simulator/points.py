@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dispatch_core.simulator.campaign import Counted, quiet
+from dispatch_core.simulator.campaign import Counted
 from dispatch_core.simulator.faults import STEPS, Fault
 from dispatch_core.simulator.history import Asked, History
 from dispatch_core.simulator.world import Point
@@ -22,7 +22,6 @@ def every_point(
 
     Returns what was counted, and how many points there were.
     """
-    quiet()
     counted, points = Counted(), 0
     for seed in seeds:
         undisturbed = replace(asked, faults=())

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dispatch_core.adapters.contract import Job
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing, Sighting
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import Fault, Meets
 from dispatch_core.simulator.trace import Looked
 from dispatch_core.simulator.world import Being, World
 
@@ -22,10 +22,11 @@ Back = Callable[..., None]
 """The way back to the asker: the listing or an error, and after how many seconds."""
 
 
-class Query:
+class Query(Meets):
     """One listing, of one job or, without one, of the whole cluster."""
 
     def __init__(self, world: World, being: Being, job: Job | None) -> None:
+        super().__init__(world.faults, being.tape)
         self.world = world
         self.being = being
         self.job = job
@@ -97,6 +98,3 @@ class Query:
             if not thing.accounted and thing.left_out < thing.run and min(thing.ends, default=thing.run) < thing.run:
                 thing.left_out = thing.run
                 self.world.count(Fault.UNACCOUNTED)
-
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.being.tape)

@@ -9,13 +9,12 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dispatch_core.guards import GUARDS
-from dispatch_core.simulator.campaign import campaign, quiet, run_seed, run_seeds
+from dispatch_core.simulator.campaign import campaign, run_seed, run_seeds
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.guarding import removable
 from dispatch_core.simulator.history import Asked
@@ -26,15 +25,6 @@ ROOT = HERE.parents[1]
 HASH = HERE / "hash.txt"
 CAUGHT = json.loads((HERE / "guards.json").read_text())["guards"]
 FAILED = [int(line.split()[0]) for line in (HERE / "failed.txt").read_text().splitlines() if line[:1].isdigit()]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    log = logging.getLogger("dispatch_core")
-    level = log.level
-    quiet()
-    yield
-    log.setLevel(level)
 
 
 @pytest.mark.parametrize("seed", FAILED)
@@ -73,9 +63,8 @@ def test_the_same_seeds_are_the_same_histories_everywhere(request: pytest.Fixtur
 
 def hash_of(hash_seed: str) -> str:
     code = """
-from dispatch_core.simulator.campaign import quiet, run_seeds
+from dispatch_core.simulator.campaign import run_seeds
 from dispatch_core.simulator.history import Asked
-quiet()
 print(run_seeds(range(40), Asked()).hash)
 """
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -89,6 +78,14 @@ def test_a_fault_that_never_came_on_one_side_of_its_effect_is_missing() -> None:
     assert counted.missing((Fault.REPLY_LOST, Fault.CRASH)) == ["reply_lost before"]
     del counted.faults[Fault.REPLY_LOST]
     assert counted.missing((Fault.REPLY_LOST,)) == ["reply_lost"]
+
+
+def test_nothing_is_logged_and_the_level_stays(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("dispatch_core")
+    level = log.level
+    run_seed(3, Asked())
+    assert log.level == level
+    assert caplog.records == []
 
 
 def test_workers_change_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 from dispatch_core.evidence import Bounds, Capabilities
 from dispatch_core.guards import off
 from dispatch_core.simulator import plans
-from dispatch_core.simulator.campaign import quiet, run_seed
+from dispatch_core.simulator.campaign import run_seed
 from dispatch_core.simulator.history import Asked
 from dispatch_core.simulator.tape import Tape
 from dispatch_core.simulator.telling import history
@@ -36,11 +36,6 @@ REMOVED = (
     "stop_never_names_canonical",
     "three_attempts",
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quiet() -> None:
-    quiet()
 
 
 def is_told_as_it_was(seed: int, *removed: str) -> None:
