@@ -40,6 +40,8 @@ def judge(turn: Turn, object: Object) -> None:
         judge_end(turn, key, end, object)
         return
     sighting = observed.sighting(object.id)
+    if sighting is None and not observed.listing.complete:
+        turn.note(Reason.LISTING_INCOMPLETE, f"{object.id} is not in a listing that is not complete", object.id)
     early = observed.end_of(object, object.run)
     if sighting is not None and sighting.state is State.ENDING and early is not None:
         _judge_early(turn, key, early, object)

@@ -113,7 +113,10 @@ def foreign(turn: Turn) -> None:
 def stop(turn: Turn, object: Object, why: str) -> None:
     """Stop the run of one object that is listed; one that is ending is ending already."""
     sighting = turn.observed.sighting(object.id)
-    if sighting is None or sighting.state in (State.ENDED, State.ENDING):
+    if sighting is None or sighting.state is State.ENDED:
+        return
+    if sighting.state is State.ENDING:
+        turn.note(Reason.STOPPING, f"{object.id} is ending: {why}", object.id)
         return
     note = Note(reason=Reason.STOPPING, text=f"stop {object.id}: {why}", object=object.id)
     turn.send(Kind.STOP, object.id, sighting.run, why=note)

@@ -153,6 +153,7 @@ def _value(counted: Counted) -> dict[str, object]:
         "seeds": counted.seeds,
         "violations": [found._asdict() for found in counted.found],
         "faults": dict(sorted(counted.faults.items())),
+        "steps": {name: steps for name in sorted(counted.faults) if (steps := counted.steps_of(name))},
         "means": counted.means,
         "explained": counted.totals["explained"],
         "hash": counted.hash,
@@ -161,7 +162,7 @@ def _value(counted: Counted) -> dict[str, object]:
 
 def _lines(counted: Counted, rate: float, lacking: list[str], stories: list[str]) -> list[str]:
     means = ", ".join(f"{name} {mean:g}" for name, mean in counted.means.items())
-    faults = ", ".join(f"{name} {count}" for name, count in sorted(counted.faults.items()))
+    faults = ", ".join(_fault_words(counted, name) for name in sorted(counted.faults))
     lines = [
         f"{plural(counted.seeds, 'history', 'histories')}, {rate:.1f} a second",
         f"means a history: {means}",
@@ -174,6 +175,12 @@ def _lines(counted: Counted, rate: float, lacking: list[str], stories: list[str]
     for story in stories:
         lines += ["", *story.splitlines(), ""]
     return [*lines, *_found_lines(counted), _violations(counted)]
+
+
+def _fault_words(counted: Counted, name: str) -> str:
+    """`reply_lost 12 (5 before, 7 after)`, ..."""
+    steps = ", ".join(f"{count} {step}" for step, count in counted.steps_of(name).items())
+    return f"{name} {counted.faults[name]}{f' ({steps})' if steps else ''}"
 
 
 def _found_lines(counted: Counted) -> list[str]:

@@ -1,14 +1,13 @@
 """Many histories: by seed, on several cores, counted, and judged as a whole.
 
 One rule: the answer depends on the seeds and nothing else, however many workers there are. A campaign fails on a
-violation, and where it was long enough to say so also on a kind of fault that never came, or on histories that are too
-tame to show anything.
+violation, and where it was long enough to say so also on a kind of fault that never came, or never on one side of its
+effect, or on histories that are too tame to show anything.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import multiprocessing
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dispatch_core.guards import off
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import STEPS, Fault
 from dispatch_core.simulator.history import Asked, History, Told
 
 CHUNK = 20
@@ -45,6 +44,8 @@ class Counted:
     seeds: int = 0
     found: list[Found] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
+    steps: Counter[str] = field(default_factory=Counter)
+    """Of kinds that may come on either side of an effect, as `reply_lost after`."""
     totals: Counter[str] = field(default_factory=Counter)
     digests: dict[int, str] = field(default_factory=dict)
     latest: float = -1e9
@@ -54,6 +55,7 @@ class Counted:
         self.seeds += 1
         self.found += [Found(told.seed, v.law, v.text, v.at) for v in told.violations]
         self.faults.update(told.faults)
+        self.steps.update(told.steps)
         self.totals.update(
             calls=told.calls,
             commits=told.commits,
@@ -68,6 +70,7 @@ class Counted:
         self.seeds += other.seeds
         self.found += other.found
         self.faults.update(other.faults)
+        self.steps.update(other.steps)
         self.totals.update(other.totals)
         self.digests.update(other.digests)
         self.latest = max(self.latest, other.latest)
@@ -85,8 +88,14 @@ class Counted:
         return whole.hexdigest()
 
     def missing(self, allowed: tuple[Fault, ...]) -> list[str]:
-        """Kinds of fault that were asked for and never came."""
-        return [fault for fault in allowed if not self.faults[fault]]
+        """Kinds of fault that were asked for and never came, or never at one of their steps, as `reply_lost after`."""
+        kinds: list[str] = [fault for fault in allowed if not self.faults[fault]]
+        steps = (f"{fault} {step}" for fault in allowed if self.faults[fault] for step in STEPS.get(fault, ()))
+        return kinds + [step for step in steps if not self.steps[step]]
+
+    def steps_of(self, fault: str) -> dict[str, int]:
+        """How often it came at each of its steps; empty for a kind that has none."""
+        return {step: self.steps[f"{fault} {step}"] for step in STEPS.get(Fault(fault), ())}
 
     def tame(self) -> list[str]:
         """Means that are too low, as `calls 3.1 (at least 8)`."""
@@ -107,11 +116,6 @@ def run_seeds(seeds: range, asked: Asked, removed: tuple[str, ...] = ()) -> Coun
     for seed in seeds:
         counted.add(run_seed(seed, asked, removed))
     return counted
-
-
-def quiet() -> None:
-    """What supervisors log in a simulated world is in its trace."""
-    logging.getLogger("dispatch_core").setLevel(logging.CRITICAL + 1)
 
 
 def chunks(first: int, last: int | None) -> Iterator[range]:
@@ -141,7 +145,6 @@ def campaign(
         return until(counted) or (seconds is not None and time.monotonic() - began > seconds)
 
     if workers == 1:
-        quiet()
         for portion in portions:
             counted.merge(run_seeds(portion, asked, removed))
             progress(counted, counted.seeds / (time.monotonic() - began))
@@ -150,7 +153,7 @@ def campaign(
         counted.found.sort()
         return counted
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=quiet) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         waiting: set[Future[Counted]] = set()
         for portion in portions:
             waiting.add(pool.submit(run_seeds, portion, asked, removed))

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from dispatch_core.errors import DispatchError, Displaced, StoreUnavailable
 from dispatch_core.record import Record
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import STEPS, Fault, Meets, step_of
 from dispatch_core.simulator.trace import Acknowledged, Committed, Hindered, Read, Refused
-from dispatch_core.simulator.world import Being, World
+from dispatch_core.simulator.world import Being, Voice, World
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
 from dispatch_core.stores.memory import MemoryStore
@@ -23,12 +23,16 @@ from dispatch_core.stores.memory import MemoryStore
 T = TypeVar("T")
 
 
-class Database:
+class Database(Meets):
     """The store of one actor."""
 
-    def __init__(self, world: World, being: Being) -> None:
+    def __init__(self, world: World, being: Being, voice: Voice | None = None) -> None:
+        super().__init__(world.faults, being.tape)
         self.world = world
         self.being = being
+        self.voice = voice or being.voice
+        self._holder = False
+        """It was given the lease."""
 
     @property
     def _store(self) -> MemoryStore:
@@ -45,8 +49,8 @@ class Database:
             return record
 
         record: Record = await self._ask(read)
-        self.being.read = record.revision
-        self.world.tell(Read(self.world.now, self.being.name, record.revision))
+        self.voice.read = record.revision
+        self.world.tell(Read(self.world.now, self.voice.name, record.revision))
         return record
 
     async def jobs(
@@ -68,7 +72,7 @@ class Database:
             before = self.world.record
             after = whole(self._store.create(record, commit=commit, actor=actor, new=new))
             if before is None:
-                self.world.tell(Committed(self.world.now, self.being.name, None, after, False, False, actor))
+                self.world.tell(Committed(self.world.now, self.voice.name, None, after, False, False, actor))
             return after
 
         created: Record = await self._ask(create)
@@ -84,27 +88,30 @@ class Database:
         lines: tuple[str, ...],
         lease: Lease | None = None,
     ) -> Record:
-        world, tape = self.world, self.being.tape
+        world, tape, holder = self.world, self.being.tape, self._holder
 
         def attempt(late: bool = False) -> Record:
-            before, held = world.record, world.holds(lease)
+            before, lost = world.record, lease is not None and not world.holds(lease)
             after = whole(
                 self._store.commit(record, against=against, commit=commit, actor=actor, lines=lines, lease=lease)
             )
             if after.revision > (before.revision if before is not None else 0):
-                leased = lease is not None
-                world.tell(
-                    Committed(world.now, self.being.name, before, after, leased, leased and not held, actor, late)
+                told = Committed(
+                    world.now, self.voice.name, before, after, lease is not None, lost, actor, late, holder
                 )
+                world.tell(told)
+                if self.being.mistold is not None and self.being.mistold in _shown(after):
+                    world.count(Fault.CLOCK_OFF)
+                    self.being.mistold = None
                 world.changed()
             return after
 
         try:
             written = await self._committed(attempt, record.key, commit, tape)
         except DispatchError as error:
-            world.tell(Refused(world.now, self.being.name, against, commit, type(error).__name__))
+            world.tell(Refused(world.now, self.voice.name, against, commit, type(error).__name__))
             raise
-        world.tell(Acknowledged(world.now, self.being.name, written.revision, commit))
+        world.tell(Acknowledged(world.now, self.voice.name, written.revision, commit))
         return written
 
     async def _committed(self, attempt: Callable[..., Record], key: str, commit: str, tape: Any) -> Record:
@@ -144,8 +151,9 @@ class Database:
             if self.world.now < self.world.down_until:
                 self.world.count(Fault.STORE_DOWN)
             else:
-                self.world.count(fault)
+                newest = len(self.world.revisions)
                 _quietly(attempt)
+                self.world.count(fault, step_of(len(self.world.revisions) > newest) if fault in STEPS else "")
             back(None, 0.05)
 
         await self.world.exchange(self.being, self.being.tape.seconds(0.002, 0.05), act)
@@ -154,16 +162,18 @@ class Database:
 
     async def acquire(self, record: Record, owner: str, seconds: float) -> Lease:
         lease: Lease = await self._ask(lambda: whole(self._store.acquire(record, owner, seconds)))
+        self._holder = True
         return lease
 
     async def renew(self, lease: Lease, seconds: float) -> None:
         try:
             await self._ask(lambda: whole(self._store.renew(lease, seconds)))
         except Displaced as error:
-            self.world.tell(Hindered(self.world.now, self.being.name, str(error)))
+            self.world.tell(Hindered(self.world.now, self.voice.name, str(error)))
             raise
 
     async def release(self, lease: Lease) -> None:
+        self._holder = False
         await self._ask(lambda: whole(self._store.release(lease)))
 
     async def prune(self, before: datetime, *, trial: bool = False) -> Pruned:
@@ -198,11 +208,14 @@ class Database:
         try:
             return await world.exchange(self.being, tape.seconds(0.002, 0.05), act)
         except StoreUnavailable as error:
-            world.tell(Hindered(world.now, self.being.name, str(error)))
+            world.tell(Hindered(world.now, self.voice.name, str(error)))
             raise
 
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.being.tape)
+
+def _shown(record: Record) -> tuple[datetime | None, ...]:
+    """The times in a record that are by its writer's own clock."""
+    since = record.wait.since if record.wait is not None else None
+    return since, record.outcome.at if record.outcome is not None else None
 
 
 def _quietly(attempt: Callable[[], Any]) -> None:

@@ -22,9 +22,9 @@ class Fault(StrEnum):
     CALL_LOST = "call_lost"
     """A call never reaches the host, and nobody says so."""
     REPLY_LOST = "reply_lost"
-    """A call takes effect, and its reply never comes."""
+    """A call takes effect, or is turned down, and its reply never comes."""
     REPLY_BROKEN = "reply_broken"
-    """A call takes effect, and its reply is an error."""
+    """A call takes effect, or is turned down, and its reply is an error."""
     CALL_LATE = "call_late"
     """A call reaches the host after its deadline."""
     CALL_DOUBLED = "call_doubled"
@@ -59,7 +59,7 @@ class Fault(StrEnum):
     PURGE = "purge"
     """An object that has ended is not listed any more."""
     UNACCOUNTED = "unaccounted"
-    """The ends of earlier runs are not told."""
+    """A listing does not tell the ends of earlier runs."""
     UNTOLD_END = "untold_end"
     """A run has ended, and the scheduler does not say how."""
     UNKNOWN_WORD = "unknown_word"
@@ -116,7 +116,7 @@ class Fault(StrEnum):
     LEAVES = "leaves"
     """A supervisor is asked to leave, and drains its step."""
     CLOCK_OFF = "clock_off"
-    """A supervisor's own clock is wrong, or steps."""
+    """An actor's own clock is wrong, or steps, and what it shows is written down."""
     SECRET_MISSING = "secret_missing"  # noqa: S105 - the name of a fault
     """A secret of the job cannot be read when it is started."""
 
@@ -143,6 +143,25 @@ SELDOM_ASKED = frozenset(
     }
 )
 """Faults of calls and runs, of which a history has few."""
+
+
+BEFORE, DURING, AFTER = "before", "during", "after"
+
+STEPS: dict[Fault, tuple[str, ...]] = {
+    Fault.REPLY_LOST: (BEFORE, AFTER),
+    Fault.REPLY_BROKEN: (BEFORE, AFTER),
+    Fault.CALL_DOUBLED: (BEFORE, AFTER),
+    Fault.COMMIT_UNKNOWN: (BEFORE, AFTER),
+    Fault.COMMIT_REPEATED: (BEFORE, AFTER),
+    Fault.CRASH: (BEFORE, DURING, AFTER),
+    Fault.STALL: (BEFORE, DURING, AFTER),
+}
+"""Kinds that may come on either side of an effect, and are counted by it: of a call or a commit `after` where it took
+effect, `before` where nothing had happened; of a supervisor the sides of its exchange."""
+
+
+def step_of(happened: bool) -> str:
+    return AFTER if happened else BEFORE
 
 
 def chosen(names: str) -> tuple[Fault, ...]:
@@ -178,6 +197,8 @@ class Faults:
         few: bool = False,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self.steps: Counter[str] = Counter()
+        """By kind and step, as `reply_lost after`."""
         self.calm = False
         """Faults have stopped."""
         share = tape.among((0.5, 0.25, 0.75)) if not few else 0.15
@@ -203,5 +224,18 @@ class Faults:
         rate = self._rates.get(fault)
         return rate is not None and not self.calm and tape.chance(rate)
 
-    def count(self, fault: Fault) -> None:
+    def count(self, fault: Fault, step: str = "") -> None:
         self.counts[fault] += 1
+        if step:
+            self.steps[f"{fault} {step}"] += 1
+
+
+class Meets:
+    """Whoever meets with faults, and draws whether they strike on a branch of its own."""
+
+    def __init__(self, faults: Faults, tape: Branch) -> None:
+        self.__faults = faults
+        self.__tape = tape
+
+    def _struck(self, fault: Fault) -> bool:
+        return self.__faults.strikes(fault, self.__tape)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from dispatch_core.guards import guard
 from dispatch_core.record import Answer, Kind, Reply
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import Fault, Meets, step_of
 from dispatch_core.simulator.tape import Branch
 from dispatch_core.simulator.trace import Arrived, Sent
 from dispatch_core.simulator.world import World
@@ -34,10 +34,11 @@ def is_beyond(world: World, sent: Sent) -> bool:
     return (world.host_now() - sent.deadline).total_seconds() > world.bounds.call_seconds
 
 
-class Flight:
+class Flight(Meets):
     """One call: what will go wrong with it is drawn when it is sent. `act` is what it does at the scheduler."""
 
     def __init__(self, world: World, tape: Branch, sent: Sent, act: Callable[[], Reply]) -> None:
+        super().__init__(world.faults, tape)
         self.world = world
         self.tape = tape
         self.sent = sent
@@ -117,7 +118,6 @@ class Flight:
         if self.world.now < self.world.silent_until:
             self.world.count(Fault.SILENCE)
             return
-        self.world.count(Fault.CALL_DOUBLED)
         if not self._is_let_through():
             self._answer_again(back, self._arrived(Reply(answer=Answer.LATE), again=True))
         elif self._lingers_again:
@@ -133,6 +133,7 @@ class Flight:
         self._answer_again(back, self._act(again=True))
 
     def _answer_again(self, back: Back, reply: Reply) -> None:
+        self.world.count(Fault.CALL_DOUBLED, step_of(reply.answer is Answer.DONE))
         if self._answers_twice:
             back(reply, self._back)
 
@@ -170,9 +171,9 @@ class Flight:
         if self._answers_twice:
             return  # its sender hears of the second arrival
         if self._reply_lost:
-            self.world.count(Fault.REPLY_LOST)
+            self.world.count(Fault.REPLY_LOST, step_of(reply.answer is Answer.DONE))
         elif self._reply_broken:
-            self.world.count(Fault.REPLY_BROKEN)
+            self.world.count(Fault.REPLY_BROKEN, step_of(reply.answer is Answer.DONE))
             back(OSError("the connection was reset"), self._back)
         else:
             back(reply, self._back)
@@ -200,6 +201,3 @@ class Flight:
         answers = again is self._answers_twice
         self.world.tell(Arrived(self.world.now, self.sent, reply, name, run, beyond, again, answers))
         return reply
-
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.tape)

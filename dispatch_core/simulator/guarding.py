@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 
 from dispatch_core.guards import GUARDS, Guard
-from dispatch_core.simulator.campaign import quiet, run_seed
+from dispatch_core.simulator.campaign import run_seed
 from dispatch_core.simulator.history import Asked
 
 HISTORIES = 5000
@@ -84,14 +84,13 @@ def take_each_away(
     """Every guard, or those named, taken away one after the other."""
     wanted = [guard.name for guard in removable() if not names or guard.name in names]
     if workers == 1:
-        quiet()
         found = []
         for name in wanted:
             found.append(look_for(name, asked, first, histories))
             progress(found[-1])
         return found
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=quiet) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         waiting = [pool.submit(look_for, name, asked, first, histories) for name in wanted]
         found = []
         for future in as_completed(waiting):

@@ -8,9 +8,12 @@ end within BOUND_SECONDS.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from dispatch_core.client import Client
 from dispatch_core.errors import BadInput, DispatchError
@@ -27,9 +30,10 @@ from dispatch_core.simulator.laws import Judge, Violation, closing
 from dispatch_core.simulator.moments import Moments, asked_for
 from dispatch_core.simulator.payload import Payload
 from dispatch_core.simulator.profiles import draw_profile
+from dispatch_core.simulator.sweeping import SweepingSupervisor
 from dispatch_core.simulator.tape import Branch, Place, Tape
-from dispatch_core.simulator.trace import Arrived, Committed, Event, Looked, Made, Sent, Withheld
-from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Ended, Point, World
+from dispatch_core.simulator.trace import JANITOR, SWEEPER, Arrived, Committed, Event, Looked, Made, Sent, Withheld
+from dispatch_core.simulator.world import CLUSTER, KEY, UID, Being, Ended, Point, Voice, World
 from dispatch_core.supervisor import Supervisor, no_secrets
 
 BOUND_SECONDS = 7200.0
@@ -38,8 +42,6 @@ JANITOR_SECONDS = 30.0
 """How often the janitor looks."""
 SWEPT_SECONDS = JANITOR_SECONDS + 15.0
 """What landed late is gone this long after it landed, once faults have stopped: a period, and the calls of a sweep."""
-EXPLAINED = 0.125
-"""The share of histories in which every pass is compared with what `explain` says."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,6 @@ class Asked:
     """Kinds of faults that never come; all else is drawn as if they might."""
     target: Point | None = None
     """The one fault of the targeted mode."""
-    explained: bool = False
-    """Compare every pass with what `explain` says."""
 
 
 @dataclass
@@ -66,16 +66,31 @@ class Told:
     seed: int
     violations: list[Violation]
     faults: dict[str, int]
+    steps: dict[str, int]
+    """By kind and step, as `reply_lost after`."""
     calls: int
     commits: int
     submissions: int
     exchanges: int
     explained: int
+    """Passes that did what `explain` had said."""
     settled_after: float
     """Seconds from the end of the faults to settlement; below 0: it was settled before."""
     digest: str
     unusual: list[Place] = field(default_factory=list)
     world: World | None = None
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """What supervisors log in a simulated world is in its trace; nobody hears it meanwhile."""
+    log = logging.getLogger("dispatch_core")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class History:
@@ -88,8 +103,8 @@ class History:
         draw = self.tape.branch("job")
         profile = draw_profile(self.tape.branch("profile"), asked.faults)
         self.faults = Faults(self.tape.branch("swarm"), asked.faults, asked.muted, profile.rates, few=profile.few)
-        self.judge = Judge(UID)
         bounds = profile.bounded(plans.draw_bounds(draw))
+        self.judge = Judge(UID, bounds.call_seconds)
         capabilities = plans.draw_capabilities(draw)
         self.world = World(self.tape, self.faults, bounds, profile.capabilities or capabilities, self.judge.see)
         self.world.blank, self.world.lingering = profile.blank, profile.lingering
@@ -105,10 +120,8 @@ class History:
         """Faults stop after so long."""
         self.payload = Payload(self.world, self.tape.branch("payload"), profile)
         self.moments = Moments(self.world, self.tape.branch("moments"), self.lasts, self.names, self._leave, profile)
-        compares = asked.explained or draw.chance(EXPLAINED)
         self.explained = Explained(self.world.bounds, self.world.capabilities, self.world.revisions)
-        self._see = self._seen_and_explained if compares else self._seen
-        self.world.on_event = self._see
+        self.world.on_event = self._seen
         self.calm_at: float | None = None
         self.settled = False
         self.landing = 0.0
@@ -117,9 +130,13 @@ class History:
     # --- its course
 
     def run(self) -> Told:
+        with unheard():
+            return self._run()
+
+    def _run(self) -> Told:
         world = self.world
         self._begin_submitting()
-        janitor = self.tape.branch("janitor")
+        janitor = self.tape.branch(JANITOR)
         if janitor.chance(0.3):
             world.clock.at(janitor.seconds(0.0, self.lasts), self._begin_janitor)
         for number, name in enumerate(self.names):
@@ -267,20 +284,25 @@ class History:
         return True
 
     def _begin_janitor(self) -> None:
-        being = self.world.being("janitor")
+        being = self.world.being(JANITOR)
         if being.work is not None:
             return
+        sweeper = Voice(SWEEPER)
+        how: dict[str, Any] = {
+            "secrets": lambda secret: self._no_secret(being, secret),
+            "lease_seconds": self.leases,
+            "now": lambda: self.world.own_now(being),
+            "fresh_id": self.world.fresh_id,
+        }
         janitor = Janitor(
-            Database(self.world, being),
-            {CLUSTER: Connection(self.world, being)},
-            secrets=lambda secret: self._no_secret(being, secret),
+            Database(self.world, being, sweeper),
+            {CLUSTER: Connection(self.world, being, sweeper)},
             period_seconds=JANITOR_SECONDS,
-            lease_seconds=self.leases,
-            now=lambda: self.world.own_now(being),
-            fresh_id=self.world.fresh_id,
+            **how,
         )
-        for supervisor in janitor.supervisors.values():
-            supervisor.record_seconds = 30.0
+        name = janitor.supervisors[CLUSTER].name
+        janitor.supervisors[CLUSTER] = SweepingSupervisor(self.world, being, sweeper, name=name, **how)
+        janitor.supervisors[CLUSTER].record_seconds = 30.0
         again: Callable[[str], None] = lambda why: None if why == "done" else self._again_janitor()  # noqa: E731
         self.world.begin(being, janitor.run, again)
 
@@ -316,6 +338,9 @@ class History:
     # --- watching it
 
     def _seen(self, event: Event) -> None:
+        text = self.explained.see(event)
+        if text is not None:
+            self.judge.broken("explained", text, event.at)
         kind = type(event)
         if kind is Made:
             self.landing = event.at
@@ -324,12 +349,6 @@ class History:
             self.world.clock.at(event.at + 20.0, self._calm)  # nothing more is to be seen in what goes wrong
         self.payload.see(event)
         self.moments.see(event)
-
-    def _seen_and_explained(self, event: Event) -> None:
-        text = self.explained.see(event)
-        if text is not None:
-            self.judge.broken("explained", text, event.at)
-        self._seen(event)
 
     def _told(self, settled: float) -> Told:
         world = self.world
@@ -348,6 +367,7 @@ class History:
             seed=self.seed,
             violations=self.judge.violations,
             faults=dict(self.faults.counts),
+            steps=dict(self.faults.steps),
             calls=counts[Sent],
             commits=counts[Committed],
             submissions=len(record.submissions) if record is not None else 0,

@@ -18,15 +18,16 @@ from dispatch_core.record import Answer, Kind, Reply
 from dispatch_core.simulator.flight import Flight, is_beyond
 from dispatch_core.simulator.query import Query
 from dispatch_core.simulator.trace import Looked, Replied, Sent, Unanswered
-from dispatch_core.simulator.world import Being, Ended, World, resume
+from dispatch_core.simulator.world import Being, Ended, Voice, World, resume
 
 
 class Connection:
     """The adapter of one actor."""
 
-    def __init__(self, world: World, being: Being) -> None:
+    def __init__(self, world: World, being: Being, voice: Voice | None = None) -> None:
         self.world = world
         self.being = being
+        self.voice = voice or being.voice
         self.bounds = world.bounds
         self.capabilities = world.capabilities
 
@@ -55,10 +56,10 @@ class Connection:
             looked = await self.world.exchange(self.being, query.there, query.begin)
         except (SchedulerUnavailable, asyncio.CancelledError) as error:
             if job is not None and not self.being.unwinding:
-                self.world.tell(Unanswered(self.world.now, self.being.name, str(error)))
+                self.world.tell(Unanswered(self.world.now, self.voice.name, str(error)))
             raise
         assert isinstance(looked, Looked)  # noqa: S101 - what the query handed back
-        self.world.tell(looked._replace(at=self.world.now))
+        self.world.tell(looked._replace(at=self.world.now, actor=self.voice.name))
         return looked.listing
 
     async def watch(self, job: Job, seconds: float) -> None:
@@ -133,7 +134,7 @@ class Connection:
         self.world.sent += 1
         sent = Sent(
             self.world.now,
-            self.being.name,
+            self.voice.name,
             self.world.sent,
             kind,
             object,
@@ -143,7 +144,7 @@ class Connection:
             name,
             names,
             deadline,
-            self.being.read,
+            self.voice.read,
         )
         self.world.tell(sent)
         return sent
@@ -152,5 +153,5 @@ class Connection:
         flight = Flight(self.world, self.being.tape, sent, act)
         reply = await self.world.exchange(self.being, flight.there, flight.arrive)
         assert isinstance(reply, Reply)  # noqa: S101 - what the flight handed back
-        self.world.tell(Replied(self.world.now, self.being.name, sent.number))
+        self.world.tell(Replied(self.world.now, self.voice.name, sent.number))
         return reply

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dispatch_core.plan import Cause, End
 from dispatch_core.record import State
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import Fault, Meets
 from dispatch_core.simulator.plans import COMPLETED, ENDS, NODES
 from dispatch_core.simulator.profiles import PLAIN, Profile
 from dispatch_core.simulator.scheduler import Thing
@@ -22,10 +22,11 @@ RUNS_WHEN_CALM = 8
 _STOPPED = End(cause=Cause.STOPPED_OUTSIDE)
 
 
-class Payload:
+class Payload(Meets):
     """The lives of all objects in one world."""
 
     def __init__(self, world: World, tape: Branch, profile: Profile = PLAIN) -> None:
+        super().__init__(world.faults, tape)
         self.world = world
         self.profile = profile
         self.tape = tape
@@ -49,11 +50,6 @@ class Payload:
             self._may_be_purged(event.id)  # type: ignore[union-attr]
         elif kind is Slipped:
             self._may_go_on(event)  # type: ignore[arg-type]
-        if kind is Reran and not self.world.scheduler.things[event.id].accounted:  # type: ignore[union-attr]
-            self.world.count(Fault.UNACCOUNTED)
-
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.tape)
 
     def _be_made(self, event: Made) -> None:
         thing = self.world.scheduler.things[event.id]

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dispatch_core.simulator.campaign import Counted, quiet
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.campaign import Counted
+from dispatch_core.simulator.faults import STEPS, Fault
 from dispatch_core.simulator.history import Asked, History
 from dispatch_core.simulator.world import Point
-
-SIDES = ("before", "during", "after")
 
 
 def every_point(
@@ -24,14 +22,13 @@ def every_point(
 
     Returns what was counted, and how many points there were.
     """
-    quiet()
     counted, points = Counted(), 0
     for seed in seeds:
         undisturbed = replace(asked, faults=())
         for number in range(1, History(seed, undisturbed).run().exchanges + 1):
             points += 1
             for what in (Fault.CRASH, Fault.STALL):
-                for side in SIDES:
+                for side in STEPS[what]:
                     told = History(seed, replace(undisturbed, target=Point(number, what, side))).run()
                     counted.add(told)
         progress(counted, points)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dispatch_core.adapters.contract import Job
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing, Sighting
-from dispatch_core.simulator.faults import Fault
+from dispatch_core.simulator.faults import Fault, Meets
 from dispatch_core.simulator.trace import Looked
 from dispatch_core.simulator.world import Being, World
 
@@ -22,10 +22,11 @@ Back = Callable[..., None]
 """The way back to the asker: the listing or an error, and after how many seconds."""
 
 
-class Query:
+class Query(Meets):
     """One listing, of one job or, without one, of the whole cluster."""
 
     def __init__(self, world: World, being: Being, job: Job | None) -> None:
+        super().__init__(world.faults, being.tape)
         self.world = world
         self.being = being
         self.job = job
@@ -77,6 +78,7 @@ class Query:
         world, job = self.world, self.job
         shown = [thing.sighting() for thing in world.scheduler.things.values() if not thing.hidden]
         shown = [sighting for sighting in shown if job is None or job.concerns(sighting)]
+        self._count_unaccounted(shown)
         if (shown or world.blank) and self._struck(Fault.FIND_INCOMPLETE):
             world.count(Fault.FIND_INCOMPLETE)
             kept = [sighting for sighting in shown if not self.being.tape.chance(0.5)]
@@ -89,5 +91,10 @@ class Query:
                 return tuple(kept), True, tuple(sighting.id for sighting in shown if sighting not in kept)
         return tuple(shown), True, ()
 
-    def _struck(self, fault: Fault) -> bool:
-        return self.world.faults.strikes(fault, self.being.tape)
+    def _count_unaccounted(self, shown: list[Sighting]) -> None:
+        """Once for each run that follows ends which are not told."""
+        for sighting in shown:
+            thing = self.world.scheduler.things[sighting.id]
+            if not thing.accounted and thing.left_out < thing.run and min(thing.ends, default=thing.run) < thing.run:
+                thing.left_out = thing.run
+                self.world.count(Fault.UNACCOUNTED)

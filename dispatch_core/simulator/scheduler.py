@@ -57,6 +57,8 @@ class Thing:
     ends: dict[int, End] = field(default_factory=dict)
     accounted: bool = True
     """Whether the ends of its earlier runs are told."""
+    left_out: int = 0
+    """The newest run in which a listing did not tell them."""
     progress: datetime | None = None
     excused: str = ""
     """Who acted outside the record, so that the laws do not bind it."""

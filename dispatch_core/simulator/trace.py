@@ -37,6 +37,8 @@ class Committed(NamedTuple):
     """What the history row says: a supervisor, `evidence of ...`, a person."""
     late: bool = False
     """Its sender had given it up."""
+    holder: bool = False
+    """The store had given its actor the lease of the job, and was not given it back."""
 
 
 class Acknowledged(NamedTuple):
@@ -59,7 +61,7 @@ class Refused(NamedTuple):
 
 
 class Hindered(NamedTuple):
-    """The store gave an actor no answer, or told it that its lease is another's: it leaves whatever it was at."""
+    """An actor leaves whatever it was at: the store gave it no answer, its lease is another's, or it has swept."""
 
     at: float
     actor: str
@@ -297,6 +299,10 @@ Event = (
     | Faulted
     | Stopped
 )
+
+JANITOR = "janitor"
+SWEEPER = "sweeper"
+"""The janitor while it looks and sweeps: it may supervise the same job at the same time."""
 
 UNCOUNTED = frozenset({Read, Hindered, Unanswered, Withheld, Replied, Noted, Faulted})
 """Events that are no place for something else to happen at."""

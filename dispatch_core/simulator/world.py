@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dispatch_core.evidence import Bounds, Capabilities
 from dispatch_core.record import Kind, Record
 from dispatch_core.simulator.clock import Actor, Clock
-from dispatch_core.simulator.faults import Fault, Faults
+from dispatch_core.simulator.faults import AFTER, BEFORE, DURING, Fault, Faults
 from dispatch_core.simulator.scheduler import Scheduler
 from dispatch_core.simulator.tape import Branch, Tape
 from dispatch_core.simulator.trace import Committed, Event, Faulted, Stopped
@@ -42,15 +42,25 @@ class Point(NamedTuple):
     """before, during, after."""
 
 
+class Voice:
+    """As whom somebody is told of; one actor that does two things at a time has two."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.read = 0
+        """The revision that it read last."""
+
+
 class Being(Actor):
     """An actor of this world."""
 
     def __init__(self, name: str, tape: Branch) -> None:
         super().__init__(name)
         self.tape = tape
-        self.read = 0
-        """The revision that it read last."""
+        self.voice = Voice(name)
         self.clock_off = 0.0
+        self.mistold: datetime | None = None
+        """The wrong time that its own clock showed last."""
         self.exchanges = 0
         self.waiting: dict[asyncio.Future[Any], None] = {}
         """What it waits for, in the order in which it began to."""
@@ -108,9 +118,9 @@ class World:
 
     def own_now(self, being: Being) -> datetime:
         """The time by an actor's own clock."""
-        if being.clock_off:
-            self.count(Fault.CLOCK_OFF)
-        return self.host_now() + timedelta(seconds=being.clock_off)
+        now = self.host_now() + timedelta(seconds=being.clock_off)
+        being.mistold = now if being.clock_off else None
+        return now
 
     # --- telling
 
@@ -121,8 +131,8 @@ class World:
         self._judge(event)
         self.on_event(event)
 
-    def count(self, fault: Fault) -> None:
-        self.faults.count(fault)
+    def count(self, fault: Fault, step: str = "") -> None:
+        self.faults.count(fault, step)
         self.tell(Faulted(self.now, fault))
 
     # --- the record
@@ -204,8 +214,8 @@ class World:
             raise Ended
         being.exchanges += 1
         what, side = self._struck(being)
-        if side == "before":
-            await self._strike(being, what)
+        if side == BEFORE:
+            await self._strike(being, what, side)
         future: asyncio.Future[Any] = self.clock.create_future()
         being.waiting[future] = None
 
@@ -227,14 +237,14 @@ class World:
 
         self.clock.at(self.now + there, act, back)
         try:
-            if side == "during":
-                await self._strike(being, what)
+            if side == DURING:
+                await self._strike(being, what, side)
             answer = await future
         finally:
             being.waiting.pop(future, None)
             future.cancel()  # nobody waits for it any more
-        if side == "after":
-            await self._strike(being, what)
+        if side == AFTER:
+            await self._strike(being, what, side)
         return answer
 
     def _struck(self, being: Being) -> tuple[str, str]:
@@ -244,15 +254,15 @@ class World:
             return (self.target.what, self.target.side) if hit else ("", "")
         for fault in (Fault.CRASH, Fault.STALL):
             if self.faults.strikes(fault, being.tape):
-                return fault.value, being.tape.among(("during", "before", "after"))
+                return fault.value, being.tape.among((DURING, BEFORE, AFTER))
         return "", ""
 
-    async def _strike(self, being: Being, what: str) -> None:
+    async def _strike(self, being: Being, what: str, side: str) -> None:
         if what == Fault.CRASH:
-            self.count(Fault.CRASH)
+            self.count(Fault.CRASH, side)
             self.crash(being)
             raise Ended
-        self.count(Fault.STALL)
+        self.count(Fault.STALL, side)
         self.clock.pause(being, being.tape.among((20.0, 1.0, 45.0, 90.0, 300.0)) * being.tape.seconds(0.8, 1.2))
         moment = self.clock.create_future()
         being.waiting[moment] = None

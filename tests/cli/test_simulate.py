@@ -1,6 +1,7 @@
 """`dispatch simulate`: what it prints, what it exits with, and how it refuses."""
 
 import json
+import re
 
 import pytest
 
@@ -22,6 +23,11 @@ def test_one_history(capsys: Printed) -> None:
     assert "no violation" in out
 
 
+def test_faults_are_counted_by_the_side_of_their_effect(capsys: Printed) -> None:
+    _, out, _ = run(capsys, "--seeds", "0:20", "--workers", "1")
+    assert re.search(r"crash \d+ \(\d+ before, \d+ during, \d+ after\)", out)
+
+
 def test_json_alone_on_standard_output(capsys: Printed) -> None:
     code, out, err = run(capsys, "--seeds", "0:20", "--workers", "1", "-o", "json")
     told = json.loads(out)
@@ -29,7 +35,9 @@ def test_json_alone_on_standard_output(capsys: Printed) -> None:
     assert told["seeds"] == 20
     assert told["violations"] == []
     assert set(told["means"]) == {"calls", "commits", "submissions", "faults"}
-    assert told["faults"]
+    assert all(isinstance(count, int) for count in told["faults"].values())
+    assert set(told["steps"]["crash"]) == {"before", "during", "after"}
+    assert all(sum(steps.values()) == told["faults"][name] for name, steps in told["steps"].items())
     assert len(told["hash"]) == 32
     assert "20 histories" in err
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dispatch_core.plan import Cause
 from dispatch_core.reasons import Reason
 from dispatch_core.record import Answer, Hold, Kind, Reply, Result, Wait
-from dispatch_core.simulator.trace import Stopped
+from dispatch_core.simulator.trace import Hindered, Stopped
 from tests.simulator.story import Story, breaks, respects
 from tests.world import EPOCH
 
@@ -131,6 +131,61 @@ respects("accounted_for")(_accounted(Answer.UNKNOWN, disposed=True))
 respects("accounted_for")(_accounted(Answer.UNKNOWN, policy="expire"))
 
 
+# --- stopped_once_more
+
+
+def requeued_and_over(s: Story, *, later: float, answer: Answer | None = Answer.DONE) -> None:
+    """A requeue was committed, the job failed, and so many seconds later it is stopped, and answered so."""
+    s.run()
+    s.finished("o1")
+    s.spend("o1/1", rule="again")
+    s.decide(Kind.REQUEUE, "o1")
+    s.outcome(Result.FAILED, Cause.EXIT)
+    s.now += later
+    s.look()
+    s.decide(Kind.STOP_JOB, None, 0)
+    sent = s.send(Kind.STOP_JOB, None, 0)
+    if answer is not None:
+        s.arrives(sent, answer=answer)
+    s.settle()
+
+
+@breaks("stopped_once_more")
+def it_was_stopped_and_a_requeue_could_still_land(s: Story) -> None:
+    requeued_and_over(s, later=19.0)
+
+
+@breaks("stopped_once_more")
+def its_last_stop_was_not_answered(s: Story) -> None:
+    requeued_and_over(s, later=60.0, answer=None)
+
+
+@breaks("stopped_once_more")
+def its_last_stop_came_too_late(s: Story) -> None:
+    requeued_and_over(s, later=60.0, answer=Answer.LATE)
+
+
+@breaks("stopped_once_more")
+def it_was_requeued_and_never_stopped(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.spend("o1/1")
+    s.decide(Kind.REQUEUE, "o1")
+    s.outcome(Result.FAILED, Cause.EXIT)
+    s.now += 60.0
+    s.settle()
+
+
+@respects("stopped_once_more")
+def it_was_stopped_once_more(s: Story) -> None:
+    requeued_and_over(s, later=22.0)
+
+
+@respects("stopped_once_more")
+def the_stop_of_the_job_was_refused(s: Story) -> None:
+    requeued_and_over(s, later=60.0, answer=Answer.REFUSED)
+
+
 # --- after settlement
 
 
@@ -198,8 +253,49 @@ def _stops(why: str, error: BaseException | None) -> Callable[[Story], None]:
 
 breaks("nobody_breaks")(_stops("KeyError", KeyError("o1")))
 breaks("nobody_breaks")(_stops("Conflict", ValueError("it was refused")))
-respects("nobody_breaks")(_stops("StoreUnavailable", OSError("the store is down")))
+breaks("nobody_breaks")(_stops("StoreUnavailable", OSError("nobody knows why")))
 respects("nobody_breaks")(_stops("crash", None))
+
+
+def gives_up(s: Story, actor: str = "a", *, asked_as: str = "", later: float = 0.0) -> None:
+    """The store does not answer it, and it ends."""
+    at = s.now
+    s.tell(Hindered(at, asked_as or actor, "the store is down"))
+    s.now = at + later
+    s.tell(Stopped(s.now, actor, "StoreUnavailable", OSError("the store is down")))
+
+
+@breaks("nobody_breaks")
+def an_outage_is_not_waited_out(s: Story) -> None:
+    s.read()
+    gives_up(s)
+
+
+@breaks("nobody_breaks")
+def the_store_was_out_earlier(s: Story) -> None:
+    gives_up(s, later=5.0)
+
+
+@breaks("nobody_breaks")
+def the_store_was_out_for_another(s: Story) -> None:
+    gives_up(s, asked_as="sweeper")
+
+
+@respects("nobody_breaks")
+def the_store_is_out_when_it_begins(s: Story) -> None:
+    gives_up(s)
+
+
+@respects("nobody_breaks")
+def the_store_is_out_when_it_begins_again(s: Story) -> None:
+    s.read()
+    s.tell(Stopped(s.now, "a", "left"))
+    gives_up(s)
+
+
+@respects("nobody_breaks")
+def the_store_is_out_when_the_janitor_looks_first(s: Story) -> None:
+    gives_up(s, "janitor", asked_as="sweeper")
 
 
 # --- at the end

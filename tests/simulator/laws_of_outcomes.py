@@ -6,7 +6,7 @@ from dispatch_core.plan import NO_RULE, Cause, End
 from dispatch_core.reasons import Reason
 from dispatch_core.record import Answer, Reply, Result, State, Wait
 from dispatch_core.simulator.trace import Ending, Slipped, Vanished
-from tests.simulator.story import COMPLETED, Story, breaks, respects
+from tests.simulator.story import COMPLETED, EXIT, Story, breaks, respects
 from tests.world import EPOCH
 
 # --- gone_is_gone
@@ -99,6 +99,48 @@ def it_failed_by_an_end_that_it_did_not_have(s: Story) -> None:
     s.run()
     s.finished("o1")
     s.outcome(Result.FAILED, Cause.SIGNAL)
+
+
+def requeued(s: Story, first: End, second: End) -> None:
+    """Two runs of one object, and their ends."""
+    s.run()
+    s.finished("o1", first)
+    s.spend("o1/1")
+    s.reran("o1")
+    s.open("o1", 2)
+    s.started("o1", 2)
+    s.finished("o1", second, 2)
+    s.record_seen("o1")
+
+
+@breaks("true_outcome")
+def it_failed_by_the_end_of_a_run_that_was_followed(s: Story) -> None:
+    requeued(s, EXIT, End(cause=Cause.SIGNAL))
+    s.outcome(Result.FAILED, Cause.EXIT)
+
+
+@breaks("true_outcome")
+def it_succeeded_by_a_run_that_was_followed(s: Story) -> None:
+    requeued(s, COMPLETED, EXIT)
+    s.outcome(Result.SUCCEEDED)
+
+
+@respects("true_outcome")
+def it_failed_by_its_newest_run(s: Story) -> None:
+    requeued(s, EXIT, End(cause=Cause.SIGNAL))
+    s.outcome(Result.FAILED, Cause.SIGNAL)
+
+
+@respects("true_outcome")
+def it_failed_by_a_run_that_nothing_was_spent_on(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.reran("o1", open=True)
+    s.opened("o1", 2)
+    s.started("o1", 2)
+    s.finished("o1", End(cause=Cause.SIGNAL), 2)
+    s.record_seen("o1")
+    s.outcome(Result.FAILED, Cause.EXIT)
 
 
 @breaks("true_outcome")

@@ -40,6 +40,26 @@ def a_displaced_supervisor_commits(s: Story) -> None:
     s.commit(displaced=True)
 
 
+@breaks("leased")
+def a_decision_leaves_the_lease_out(s: Story) -> None:
+    s.commit(leased=False)
+
+
+@breaks("leased")
+def evidence_carries_the_lease(s: Story) -> None:
+    s.commit(by="evidence of a")
+
+
+@respects("leased")
+def evidence_carries_no_lease(s: Story) -> None:
+    s.commit(by="evidence of a", leased=False)
+
+
+@respects("leased")
+def nobody_was_given_a_lease(s: Story) -> None:
+    s.commit(leased=False, holder=False)
+
+
 @breaks("acknowledged")
 def an_acknowledged_commit_is_another(s: Story) -> None:
     s.tell(Acknowledged(s.now, "a", 1, "c9"))

@@ -53,6 +53,7 @@ PLAN = Plan(
         Rule(name="slow", when=When(no_progress_for_seconds=60.0), do=Action.FAIL),
     )
 )
+CALL_SECONDS = 5.0
 EXIT = End(cause=Cause.EXIT, exit_code=1)
 COMPLETED = End(cause=Cause.COMPLETED)
 
@@ -89,7 +90,7 @@ class Story:
     """One job, from revision 1 on. Who acts is `a`, where nobody else is named."""
 
     def __init__(self, plan: Plan = PLAN) -> None:
-        self.judge = Judge(UID)
+        self.judge = Judge(UID, CALL_SECONDS)
         self.now = 0.0
         self.calls = 0
         self.record = Record(key=KEY, uid=UID, scheduler="cluster", spec=SPEC, plan=plan, revision=1, commit="c1")
@@ -114,7 +115,16 @@ class Story:
         return self.record.revision
 
     def commit(
-        self, *, actor: str = "a", read: bool = True, displaced: bool = False, late: bool = False, **fields: Any
+        self,
+        *,
+        actor: str = "a",
+        read: bool = True,
+        displaced: bool = False,
+        leased: bool = True,
+        holder: bool = True,
+        by: str = "",
+        late: bool = False,
+        **fields: Any,
     ) -> None:
         """The next revision, with these fields changed."""
         before = self.record
@@ -122,7 +132,7 @@ class Story:
             self.read(actor)
         fields = {"revision": before.revision + 1, "commit": f"c{before.revision + 1}"} | fields
         self.record = replace(before, **fields)
-        self.tell(Committed(self.now, actor, before, self.record, True, displaced, actor, late))
+        self.tell(Committed(self.now, actor, before, self.record, leased, displaced, by or actor, late, holder))
 
     def object(self, id: str, **fields: Any) -> None:
         """The row of one object is changed."""

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from dispatch_core.adapters.contract import Job, Launch, Target
 from dispatch_core.errors import CommitUnknown, DispatchError, SchedulerUnavailable, StoreUnavailable
 from dispatch_core.evidence import Bounds, Capabilities
-from dispatch_core.plan import Plan, Spec
-from dispatch_core.record import Answer, Mark, Record, Reply, State
+from dispatch_core.plan import Cause, End, Plan, Spec
+from dispatch_core.reasons import Reason
+from dispatch_core.record import Answer, Mark, Record, Reply, State, Wait
 from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.faults import Fault, Faults
 from dispatch_core.simulator.host import Connection
@@ -101,6 +102,14 @@ def test_a_lost_reply_leaves_the_effect() -> None:
     world = world_of(Fault.REPLY_LOST)
     assert start(world) is None
     assert len(told(world, Made)) == 1
+    assert world.faults.steps == {"reply_lost after": 1}
+
+
+def test_a_reply_is_lost_of_what_did_nothing_too() -> None:
+    world = world_of(Fault.REPLY_LOST, Fault.CALL_REFUSED)
+    assert start(world) is None
+    assert told(world, Made) == []
+    assert world.faults.steps == {"reply_lost before": 1}
 
 
 def test_a_broken_reply_leaves_the_effect() -> None:
@@ -172,6 +181,21 @@ def test_an_ignored_stop_is_answered_and_still_compared() -> None:
 
 
 # --- listings
+
+
+def test_what_is_not_accounted_for_counts_once_a_listing_leaves_it_out() -> None:
+    world = world_of()
+    thing = world.scheduler.make(NAME)
+    world.scheduler.accounts_for_nothing(thing)
+    look(world)
+    assert world.faults.counts[Fault.UNACCOUNTED] == 0
+    world.scheduler.holds(thing, False)
+    thing.phase = State.RUNNING
+    world.scheduler.reruns(thing.id, End(cause=Cause.PREEMPTED))
+    assert world.faults.counts[Fault.UNACCOUNTED] == 0, "nobody was told anything"
+    look(world)
+    look(world)
+    assert world.faults.counts[Fault.UNACCOUNTED] == 1
 
 
 def look(world: World, after: float = 0.0) -> Any:
@@ -252,6 +276,19 @@ def commit(world: World, database: Database, commit: str = "c3") -> Any:
     return ask(world, lambda: database.commit(changed, against=2, commit=commit, actor="a", lines=()), 60.0)
 
 
+def test_a_wrong_clock_counts_once_its_time_is_written_down() -> None:
+    world = world_of()
+    database = created(world)
+    being = world.being("a")
+    being.clock_off = 300.0
+    since = world.own_now(being)
+    assert commit(world, database).revision == 3
+    assert world.faults.counts[Fault.CLOCK_OFF] == 0
+    world.revisions[-1] = replace(world.revisions[-1], wait=Wait(reason=Reason.UNREACHABLE, text="", since=since))
+    ask(world, lambda: database.commit(world.revisions[-1], against=3, commit="c4", actor="a", lines=()))
+    assert world.faults.counts[Fault.CLOCK_OFF] == 1
+
+
 def test_a_refused_commit_left_nothing() -> None:
     for fault in (Fault.COMMIT_REFUSED, Fault.STORE_FAILS):
         world = world_of(fault)
@@ -298,7 +335,7 @@ def test_a_stale_read_shows_what_was_and_never_what_will_be() -> None:
         database = created(world)
         record = ask(world, lambda database=database: database.read(KEY, UID), 10.0)
         assert record in world.revisions[:-1]
-        assert world.being("a").read == record.revision < len(world.revisions)
+        assert world.being("a").voice.read == record.revision < len(world.revisions)
 
 
 def test_a_store_that_is_down_answers_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch_core.guards import off
-from dispatch_core.simulator.campaign import quiet, run_seed
+from dispatch_core.simulator.campaign import run_seed
 from dispatch_core.simulator.history import Asked, Told
 from dispatch_core.simulator.shrink import Shrunk, length, shrink
 from dispatch_core.simulator.telling import history
@@ -19,7 +19,6 @@ LAW = "kept"
 @pytest.fixture(scope="module")
 def broken() -> Told:
     """The first history in which the law is broken without its guard."""
-    quiet()
     runs = (run_seed(seed, Asked(), (GUARD,)) for seed in range(300))
     return next(told for told in runs if any(violation.law == LAW for violation in told.violations))
 

@@ -1,4 +1,4 @@
-"""The same histories everywhere; every guard is missed; every point is survived; and explain is the decision.
+"""The same histories everywhere; every guard is missed; and every point is survived.
 
 The seeds and the hash kept beside this file belong to the code as it is: what changes a decision, a draw or a law
 changes them. `pytest --rewrite` writes the hash anew, `dispatch simulate --guards -o json` prints the seeds.
@@ -9,13 +9,13 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dispatch_core.guards import GUARDS
-from dispatch_core.simulator.campaign import Counted, campaign, quiet, run_seed, run_seeds
+from dispatch_core.simulator.campaign import campaign, run_seed, run_seeds
+from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.guarding import removable
 from dispatch_core.simulator.history import Asked
 from dispatch_core.simulator.points import every_point
@@ -25,15 +25,6 @@ ROOT = HERE.parents[1]
 HASH = HERE / "hash.txt"
 CAUGHT = json.loads((HERE / "guards.json").read_text())["guards"]
 FAILED = [int(line.split()[0]) for line in (HERE / "failed.txt").read_text().splitlines() if line[:1].isdigit()]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    log = logging.getLogger("dispatch_core")
-    level = log.level
-    quiet()
-    yield
-    log.setLevel(level)
 
 
 @pytest.mark.parametrize("seed", FAILED)
@@ -72,13 +63,29 @@ def test_the_same_seeds_are_the_same_histories_everywhere(request: pytest.Fixtur
 
 def hash_of(hash_seed: str) -> str:
     code = """
-from dispatch_core.simulator.campaign import quiet, run_seeds
+from dispatch_core.simulator.campaign import run_seeds
 from dispatch_core.simulator.history import Asked
-quiet()
 print(run_seeds(range(40), Asked()).hash)
 """
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.check_output([sys.executable, "-c", code], text=True, env=env, cwd=ROOT).strip()
+
+
+def test_a_fault_that_never_came_on_one_side_of_its_effect_is_missing() -> None:
+    counted = run_seeds(range(20), Asked())
+    assert "reply_lost" not in " ".join(counted.missing((Fault.REPLY_LOST,)))
+    del counted.steps["reply_lost before"]
+    assert counted.missing((Fault.REPLY_LOST, Fault.CRASH)) == ["reply_lost before"]
+    del counted.faults[Fault.REPLY_LOST]
+    assert counted.missing((Fault.REPLY_LOST,)) == ["reply_lost"]
+
+
+def test_nothing_is_logged_and_the_level_stays(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("dispatch_core")
+    level = log.level
+    run_seed(3, Asked())
+    assert log.level == level
+    assert caplog.records == []
 
 
 def test_workers_change_nothing() -> None:
@@ -92,11 +99,3 @@ def test_a_crash_and_a_stall_at_every_single_point() -> None:
     assert points > 30
     assert counted.seeds == 6 * points
     assert counted.found == []
-
-
-def test_explain_is_the_decision() -> None:
-    counted = Counted()
-    for seed in range(40):
-        counted.add(run_seed(seed, Asked(explained=True)))
-    assert counted.found == []
-    assert counted.totals["explained"] > 500

@@ -5,12 +5,13 @@ Each function returns one sentence for each thing that is wrong; none of them be
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatch_core.adapters.local.spool import LAUNCHED, OPEN, RUNNER
+from dispatch_core.adapters.local.spool import LAUNCHED, OPEN, RUNNER, TAGS
 from dispatch_core.record import Kind, Record, Result
 from tests.twin.jobs import Job
 
@@ -88,8 +89,9 @@ def _unauthorized(record: Record, line: Line) -> Iterator[str]:
         yield f"{record.key}: {which(line)} ran, and no Open of it was ever committed"
 
 
-def broken_in(spool: Path, records: Iterable[Record]) -> Iterator[str]:
-    """Runs in the spool that were opened without a commit, or have a runner and were never opened."""
+def broken_in(spool: Path, records: Sequence[Record]) -> Iterator[str]:
+    """Starts and Opens that were sent without a commit, and runs that have a runner and were never opened."""
+    yield from _sent_uncommitted(spool, records)
     opens = {(c.object, c.run) for record in records for c in record.calls if c.kind is Kind.OPEN}
     for folder in sorted(spool.glob("objects/*/runs/*")):
         id, run = folder.parts[-3], int(folder.name)
@@ -98,3 +100,15 @@ def broken_in(spool: Path, records: Iterable[Record]) -> Iterator[str]:
             yield f"run {run} of {id} is open, and no record holds that Open"
         if not opened and ((folder / LAUNCHED).exists() or (folder / RUNNER).exists()):
             yield f"run {run} of {id} has a runner, and was never opened"
+
+
+def _sent_uncommitted(spool: Path, records: Sequence[Record]) -> Iterator[str]:
+    """A committed attempt is one Start, and that makes one object: whoever sends one after its commit was refused makes
+    another, of an attempt that somebody else committed or nobody did."""
+    made = Counter(json.loads(file.read_text())["name"] for file in spool.glob(f"objects/*/{TAGS}"))
+    committed = {name for record in records for name in record.names()}
+    for name, times in sorted(made.items()):
+        if name not in committed:
+            yield f"{name} was started, and no record holds that attempt"
+        elif times > 1:
+            yield f"{name} was started {times} times, and committed once"

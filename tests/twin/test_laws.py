@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dispatch_core.plan import Action, Cause, Plan, Rule, Spec, When
+from dispatch_core.record import Attempt, Record, Submission
 from tests.twin.chaos import nothing_runs
 from tests.twin.jobs import Job
 from tests.twin.laws import broken_by, broken_in
 
 AGAIN = Rule(name="again", when=When(cause=(Cause.EXIT,)), do=Action.RESUBMIT, budget=1)
 JOB = Job("job", Spec(command=("true",)), Plan(rules=(AGAIN,)), "nobody", 0.0, (0.0, 0.0))
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 def line(what: str, submission: int = 1, *, alone: bool = True, code: int = 0) -> dict[str, Any]:
@@ -59,6 +63,30 @@ def test_what_the_spool_shows(tmp_path: Path, marks: list[str], wrong: str) -> N
     found = list(broken_in(tmp_path, []))
     assert all(wrong in sentence for sentence in found)
     assert bool(found) == bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong"),
+    [
+        (["dispatch-0f3a9c21-1-1"], ""),
+        (
+            ["dispatch-0f3a9c21-1-1", "dispatch-0f3a9c21-1-1"],
+            "dispatch-0f3a9c21-1-1 was started 2 times, and committed once",
+        ),
+        (["dispatch-0f3a9c21-1-2"], "dispatch-0f3a9c21-1-2 was started, and no record holds that attempt"),
+    ],
+)
+def test_what_was_started_was_committed(tmp_path: Path, names: list[str], wrong: str) -> None:
+    for number, name in enumerate(names):
+        folder = tmp_path / "objects" / f"{number:016x}"
+        folder.mkdir(parents=True)
+        (folder / "object.json").write_text(json.dumps({"name": name}))
+    attempt = Attempt(number=1, committed=NOON, deadline=NOON)
+    submission = Submission(number=1, why="first", spec=JOB.spec, attempts=(attempt,))
+    record = Record(
+        key="job", uid="0f3a9c21", scheduler="local", spec=JOB.spec, plan=JOB.plan, submissions=(submission,)
+    )
+    assert list(broken_in(tmp_path, [record])) == ([wrong] if wrong else [])
 
 
 def test_who_never_ran_is_not_running(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ A seed draws the jobs, what happens to whom, and the kinds of the supervisors; w
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.stores.databases import OnPostgres
 from tests.twin.chaos import Form, Twin, everything_ended
 
 SHORT = Form(jobs=16, seconds=11, slowest=1.5, kinds=("leased", "free"), longest_stop=6, calm_seconds=60)
+FEW = Form(jobs=8, seconds=5, slowest=0.5, kinds=("free",), longest_stop=1, calm_seconds=30)
 LONG = Form(jobs=50, seconds=80, slowest=6, kinds=("leased", "free", "command"), longest_stop=45, calm_seconds=150)
 
 
@@ -35,6 +37,21 @@ async def test_three_supervisors_that_are_disturbed(seed: int, postgresql: OnPos
 @pytest.mark.case("T47")
 async def test_three_supervisors_that_are_disturbed_for_long(seed: int, postgresql: OnPostgres, tmp_path: Path) -> None:
     await live(Twin(seed, postgresql.url, tmp_path, LONG))
+
+
+class WithCareless(Twin):
+    """A twin in which all but one make their calls whether their commits landed or not."""
+
+    def kind(self, dice: random.Random, place: int) -> str:
+        return "careless" if place else super().kind(dice, place)
+
+
+async def test_who_calls_after_a_refused_commit_is_noticed(seed: int, postgresql: OnPostgres, tmp_path: Path) -> None:
+    twin = WithCareless(seed, postgresql.url, tmp_path, FEW)
+    async with everything_ended(twin.spool):
+        wrong = await twin.live()
+    print(f"{twin.report()}; {len(wrong)} wrong")
+    assert any("times, and committed once" in sentence for sentence in wrong), wrong
 
 
 async def live(twin: Twin) -> None:

@@ -27,8 +27,8 @@ LAWS: dict[str, Callable[[Truth, Event], str | None]] = {
 class Judge:
     """Applies every law to every event, and keeps the first breach of each."""
 
-    def __init__(self, uid: str) -> None:
-        self.truth = Truth(uid)
+    def __init__(self, uid: str, call_seconds: float) -> None:
+        self.truth = Truth(uid, call_seconds)
         self.violations: list[Violation] = []
         self._by_kind: dict[type, list[tuple[str, Callable[[Truth, Event], str | None]]]] = {}
 

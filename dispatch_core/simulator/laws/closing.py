@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatch_core.reasons import FOR_A_PERSON
-from dispatch_core.record import Answer, Record
+from dispatch_core.record import Answer, Kind, Record
 from dispatch_core.simulator.laws.truth import Truth
-from dispatch_core.simulator.trace import Committed, Made, Reran, Started, Stopped
+from dispatch_core.simulator.trace import JANITOR, SWEEPER, Committed, Made, Reran, Started, Stopped
 
 Law = Callable[[Truth, Any], str | None]
 
@@ -41,6 +41,21 @@ def _open_points(truth: Truth, record: Record, looked: float) -> str | None:
     return None
 
 
+def stopped_once_more(truth: Truth, event: Committed) -> str | None:
+    """X4: a job of which a requeue was ever committed is stopped once more, and that was answered, in a listing that
+    began after the last of them had expired; only then is it settled."""
+    record = event.after
+    requeues = [call.deadline for call in record.calls if call.kind is Kind.REQUEUE]
+    if not requeues or not record.settled or (event.before is not None and event.before.settled):
+        return None
+    stop = record.call(Kind.STOP_JOB)
+    if stop is None or truth.moment(stop.committed) <= truth.moment(max(requeues)) + truth.call_seconds:
+        return "the record was settled, and the job was not stopped once more when no requeue could land"
+    if (stop.kind, stop.object, stop.run, stop.deadline) not in truth.stopped:
+        return "the record was settled, and the last stop of the job was not answered"
+    return None
+
+
 def nothing_runs_after(truth: Truth, event: Started) -> str | None:
     """S1, S2: once it is settled, nothing of the job starts."""
     thing = truth.objects[event.id]
@@ -62,13 +77,15 @@ def lands_only_late(truth: Truth, event: Made | Reran) -> str | None:
 
 def nobody_breaks(truth: Truth, event: Stopped) -> str | None:
     """R1: no supervisor, janitor or client ends with an error that it ought to have dealt with."""
-    if event.error is None or event.why in ALLOWED:
+    if event.error is None or (event.why == "StoreUnavailable" and _was_out(truth, event)):
         return None
     return f"{event.actor} broke: {event.why}: {event.error}"
 
 
-ALLOWED = frozenset({"StoreUnavailable"})
-"""What an actor may end with: the store did not answer it at its beginning."""
+def _was_out(truth: Truth, event: Stopped) -> bool:
+    """Whether the store has just given it no answer, and had given it none since it began."""
+    asked_as = {event.actor, SWEEPER} if event.actor == JANITOR else {event.actor}
+    return event.actor not in truth.has_read and any(truth.hindered.get(name) == event.at for name in asked_as)
 
 
 def says_so(truth: Truth) -> str | None:
@@ -90,6 +107,7 @@ def nothing_left(truth: Truth) -> str | None:
 
 LAWS: dict[str, Law] = {
     "accounted_for": accounted_for,
+    "stopped_once_more": stopped_once_more,
     "nothing_runs_after": nothing_runs_after,
     "lands_only_late": lands_only_late,
     "nobody_breaks": nobody_breaks,
@@ -97,6 +115,7 @@ LAWS: dict[str, Law] = {
 
 ON: dict[str, tuple[type, ...]] = {
     "accounted_for": (Committed,),
+    "stopped_once_more": (Committed,),
     "nothing_runs_after": (Started,),
     "lands_only_late": (Made, Reran),
     "nobody_breaks": (Stopped,),

@@ -148,8 +148,7 @@ def requeued_for_a_unit(truth: Truth, event: Reran) -> str | None:
     """G3: what is requeued by us was paid for by the end of the run before."""
     if event.by is None:
         return None
-    rule = truth.newest.spent(f"{event.id}/{event.run - 1}")
-    if rule is not None and (rule.startswith(RESERVED) or _relaunches(truth.newest, rule)):
+    if is_relaunched(truth.newest, f"{event.id}/{event.run - 1}"):
         return None
     return f"{event.id} was requeued, and nothing was spent on the end of run {event.run - 1}"
 
@@ -157,16 +156,19 @@ def requeued_for_a_unit(truth: Truth, event: Reran) -> str | None:
 def within_budget(truth: Truth, event: Started) -> str | None:
     """G3: no more runs begin than one, the units that were spent on launching again, and what people asked for."""
     record = truth.newest
-    again = sum(unit.rule.startswith(RESERVED) or _relaunches(record, unit.rule) for unit in record.budget)
+    again = sum(is_relaunched(record, unit.key) for unit in record.budget)
     asked = sum(submission.why.startswith("person ") for submission in record.submissions)
     began = [(thing.id, run) for thing in truth.ours() for run in thing.started if run not in thing.excused]
     allowed = 1 + again + asked
     return f"{len(began)} runs began, and {allowed} were paid for" if len(began) > allowed else None
 
 
-def _relaunches(record: Record, rule: str) -> bool:
-    found = record.plan.rule(rule)
-    return found is not None and found.do in (Action.RESUBMIT, Action.REQUEUE)
+def is_relaunched(record: Record, key: str) -> bool:
+    """Whether a unit was spent under this key on launching again."""
+    rule = record.spent(key)
+    found = record.plan.rule(rule) if rule is not None else None
+    again = found is not None and found.do in (Action.RESUBMIT, Action.REQUEUE)
+    return again or (rule is not None and rule.startswith(RESERVED))
 
 
 def _name(sent: Sent) -> str:

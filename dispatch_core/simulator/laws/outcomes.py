@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from dispatch_core.plan import NO_RULE, Cause
 from dispatch_core.reasons import CHOICE
-from dispatch_core.record import Answer, Outcome, Record, Result, State, submission_key
+from dispatch_core.record import Answer, Outcome, Record, Result, State, run_key, submission_key
+from dispatch_core.simulator.laws.launches import is_relaunched
 from dispatch_core.simulator.laws.truth import Truly, Truth
 from dispatch_core.simulator.trace import Committed
 
@@ -86,15 +88,27 @@ def true_outcome(truth: Truth, event: Committed) -> str | None:
     thing = truth.objects.get(last or "")
     if thing is None:
         return "it succeeded without a run" if outcome.result is Result.SUCCEEDED and outcome.cause is None else None
-    return _untrue(thing, outcome) or _while_it_ran(thing, outcome, event.after)
+    return _untrue(thing, outcome, event.after) or _while_it_ran(thing, outcome, event.after)
 
 
-def _untrue(thing: Truly, outcome: Outcome) -> str | None:
-    if outcome.result is Result.SUCCEEDED and outcome.cause is None and Cause.COMPLETED not in thing.causes:
-        return f"the job has succeeded, and no run of {thing.id} completed"
-    if outcome.cause in _TOLD and outcome.cause not in thing.causes:
-        return f"the job has {outcome.result} ({outcome.cause}), and no run of {thing.id} ended so"
+def _untrue(thing: Truly, outcome: Outcome, record: Record) -> str | None:
+    runs = judged_runs(record, thing.id)
+    causes = {cause for run in runs for cause in thing.causes.get(run, ())}
+    of = " or ".join(f"run {run}" for run in runs)
+    if outcome.result is Result.SUCCEEDED and outcome.cause is None and Cause.COMPLETED not in causes:
+        return f"the job has succeeded, and {of} of {thing.id} did not complete"
+    if outcome.cause in _TOLD and outcome.cause not in causes:
+        return f"the job has {outcome.result} ({outcome.cause}), and {of} of {thing.id} did not end so"
     return None
+
+
+def judged_runs(record: Record, id: str) -> list[int]:
+    """The runs of an object that an outcome may come from: the newest that the record knows, and the first that another
+    followed though nothing was spent on launching again after it."""
+    object = record.object(id)
+    newest = object.run if object is not None else 1
+    unpaid = (run for run in range(1, newest) if not is_relaunched(record, run_key(id, run)))
+    return [newest, *islice(unpaid, 1)]
 
 
 def _while_it_ran(thing: Truly, outcome: Outcome, record: Record) -> str | None:

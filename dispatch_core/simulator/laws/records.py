@@ -69,6 +69,14 @@ def displaced(truth: Truth, event: Committed) -> str | None:
     )
 
 
+def leased(truth: Truth, event: Committed) -> str | None:
+    """C2, C3: whoever holds the lease of the job commits decisions with it, and evidence without."""
+    evidence = event.by.startswith("evidence of ")
+    if event.holder and not event.leased and not evidence:
+        return f"{event.actor} holds the lease, and committed revision {event.after.revision} without it"
+    return f"{event.actor} committed evidence with a lease" if evidence and event.leased else None
+
+
 def final(truth: Truth, event: Committed) -> str | None:
     """P2, X1: an outcome stands, and nothing new is authorized after it."""
     before, after = event.before, event.after
@@ -214,6 +222,7 @@ LAWS: dict[str, Law] = {
     "acknowledged": acknowledged,
     "refused": refused,
     "displaced": displaced,
+    "leased": leased,
     "carried_out": carried_out,
     "final": final,
     "stays_settled": stays_settled,

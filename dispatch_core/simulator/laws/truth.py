@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import Cause, End
-from dispatch_core.record import Kind, Record, State
+from dispatch_core.record import Answer, Kind, Record, State
 from dispatch_core.simulator.trace import (
     LOST_NODE,
     Acknowledged,
@@ -22,6 +22,7 @@ from dispatch_core.simulator.trace import (
     Ending,
     Event,
     Finished,
+    Hindered,
     HoldBit,
     Looked,
     Made,
@@ -31,6 +32,7 @@ from dispatch_core.simulator.trace import (
     Sent,
     Slipped,
     Started,
+    Stopped,
     Vanished,
 )
 
@@ -71,12 +73,15 @@ class Truly:
     """Runs that somebody outside the record made, opened or turned back."""
     disturbed: float = -1.0
     """When somebody outside the record last made it come back."""
-    causes: set[Cause] = field(default_factory=set)
-    """How its runs have ended, one that was run again as the same run more than once."""
+    causes: dict[int, set[Cause]] = field(default_factory=dict)
+    """By run: how it has ended; one that was run again as the same run more than once."""
 
     @property
     def ours(self) -> bool:
         return self.by is not None
+
+    def ended_by(self, run: int, cause: Cause) -> None:
+        self.causes.setdefault(run, set()).add(cause)
 
 
 Named = tuple[Kind | None, str | None, int, datetime]
@@ -91,20 +96,28 @@ def named(sent: Sent) -> Named:
 class Truth:
     """All that is true at one moment."""
 
-    def __init__(self, uid: str) -> None:
+    def __init__(self, uid: str, call_seconds: float) -> None:
         self.uid = uid
+        self.call_seconds = call_seconds
+        """How long after its deadline a call can take effect."""
         self.objects: dict[str, Truly] = {}
         self.revisions: list[Record] = []
         self.named: set[Named] = set()
         """Every call that a commit holds: its kind, object (or submission.attempt), run and deadline."""
         self.sent: set[Named] = set()
         """Every call that was sent before the event that is judged."""
+        self.stopped: set[Named] = set()
+        """Every StopJob that the scheduler answered."""
         self.looked: dict[str, float] = {}
         """By actor: when its latest listing began."""
         self.listings: dict[str, tuple[Listing, ...]] = {}
         """By actor: its two latest listings; a commit that was given up may rest on the one before the last."""
         self.known: dict[str, set[int]] = {}
         """By actor: the revisions that it has read, or made."""
+        self.has_read: set[str] = set()
+        """Actors that have read the record since they began."""
+        self.hindered: dict[str, float] = {}
+        """By actor: when it was last given no answer by the store."""
         self.epoch: datetime | None = None
         """The host's clock when time began."""
         self.settled_at: float | None = None
@@ -131,6 +144,9 @@ class Truth:
             return
         if kind is Read:
             self.known.setdefault(event.actor, set()).add(event.revision)  # type: ignore[union-attr]
+            self.has_read.add(event.actor)  # type: ignore[union-attr]
+        elif kind is Hindered:
+            self.hindered[event.actor] = event.at  # type: ignore[union-attr]
         elif kind is Committed:
             self._committed(event.after)  # type: ignore[union-attr]
             self.known.setdefault(event.actor, set()).add(event.after.revision)  # type: ignore[union-attr]
@@ -148,6 +164,10 @@ class Truth:
         """What was so before the next event."""
         if type(event) is Sent:
             self.sent.add(named(event))
+        elif type(event) is Stopped:
+            self.has_read.discard(event.actor)
+        elif type(event) is Arrived and event.sent.kind is Kind.STOP_JOB and event.reply.answer is not Answer.LATE:
+            self.stopped.add(named(event.sent))
 
     def _looked(self, event: Looked) -> None:
         if event.job:
@@ -180,12 +200,12 @@ def _started(thing: Truly, event: Started) -> None:
 def _ending(thing: Truly, event: Ending) -> None:
     thing.ending = True
     if event.end is not None:
-        thing.causes.add(event.end.cause)  # told already: if it is gone now, that is its end
+        thing.ended_by(event.run, event.end.cause)  # told already: if it is gone now, that is its end
 
 
 def _finished(thing: Truly, event: Finished) -> None:
     thing.alive = thing.running = thing.ending = False
-    thing.causes.add(event.end.cause)
+    thing.ended_by(event.run, event.end.cause)
     if thing.ends.get(event.run, LOST_NODE) is LOST_NODE:
         thing.ends[event.run] = event.end
 
@@ -212,7 +232,7 @@ def _slipped(thing: Truly, event: Slipped) -> None:
     if event.phase is State.ENDED:  # so the scheduler says, and nobody can know better
         thing.alive, thing.running = False, False
         thing.ends.setdefault(thing.run, LOST_NODE)
-        thing.causes.add(LOST_NODE.cause)
+        thing.ended_by(thing.run, LOST_NODE.cause)
     elif event.back:
         thing.alive, thing.running = True, event.phase is State.RUNNING
 
