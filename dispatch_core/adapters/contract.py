@@ -62,8 +62,11 @@ class Launch(Value, frozen=True):
 class Adapter(Protocol):
     """One cluster connection, shared by every job on it in this event loop; whoever opened it closes it."""
 
-    bounds: Bounds
     capabilities: Capabilities
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the cluster declares; it may change once the cluster was asked."""
 
     def problems(self, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
         """What this scheduler cannot launch: the path of the field, and one sentence."""

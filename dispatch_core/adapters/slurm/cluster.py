@@ -46,4 +46,4 @@ class SlurmCluster(Value, frozen=True):
     message_timeout_seconds: float = 10.0
     """MessageTimeout, until the cluster has been asked."""
     credential_seconds: float = 300.0
-    """How long the controller accepts a message after it was made, until the cluster has been asked: AuthInfo's `ttl`."""
+    """How long the controller takes a message after it was made: AuthInfo's `ttl`, until the cluster has been asked."""

@@ -1,8 +1,8 @@
 """How a shell script gets to the scheduler's host, and its output back.
 
-One rule: a script is either run whole or not at all. It goes to `/bin/sh` through standard input, so that no other shell
-ever reads it, no command line shows it and no limit on arguments cuts it; and its last line alone makes it act, so that
-one whose connection breaks on the way does nothing.
+One rule: a script is either run whole or not at all. It goes to `/bin/sh` through standard input, so that no other
+shell ever reads it, no command line shows it and no limit on arguments cuts it; and its last line alone makes it act,
+so that one whose connection breaks on the way does nothing.
 """
 
 from __future__ import annotations
