@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import MEMORY, Cluster, running, why_not
+from tests.slurm.cluster import MEMORY, PATH, Cluster, running, why_not
 from tests.slurm.configuration import Options
 
 SOON = 20.0
@@ -194,3 +194,18 @@ def test_nothing_is_left_when_the_tests_are_killed() -> None:
     while (left := alive([int(number) for number in numbers])) or Path(folder).exists():
         assert time.monotonic() < until, left
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "reason"),
+    [
+        ("/nowhere", 0, "apt-get install slurmctld slurmd slurm-client munge slurmdbd mariadb-server-core"),
+        (PATH, 1000, "root only"),
+    ],
+)
+def test_a_machine_without_slurm_says_so(monkeypatch: pytest.MonkeyPatch, path: str, user: int, reason: str) -> None:
+    if user and (missing := why_not()):
+        pytest.skip(missing)
+    monkeypatch.setattr("tests.slurm.cluster.PATH", path)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    assert reason in (why_not(Options(accounting=True)) or "")
