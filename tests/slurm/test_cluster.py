@@ -4,11 +4,13 @@ import asyncio
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Cluster, Options, running, why_not
+from tests.slurm.cluster import MEMORY, PATH, Cluster, running, why_not
+from tests.slurm.configuration import Options
 
 SOON = 20.0
 
@@ -139,9 +141,42 @@ def test_nothing_is_left_of_a_cluster() -> None:
     assert not cluster.folder.exists()
 
 
+def test_a_call_that_is_read_too_late_does_nothing() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with running(Options(nodes=1, credential_ttl=3)) as cluster:
+        cluster.controller.stop()
+        with ThreadPoolExecutor() as pool:
+            late = pool.submit(cluster.command, "sbatch", "--hold", "--wrap", "true", user="hpc")
+            time.sleep(6)
+            cluster.controller.go_on()
+            assert late.result().returncode != 0
+        assert cluster.jobs() == []
+
+
+def test_a_job_that_takes_too_much_memory() -> None:
+    """Only the job whose own script was hit is OUT_OF_MEMORY; where a step of it was, its script says how it ended."""
+    options = Options(nodes=1, memory_limits=True)
+    if reason := why_not(options):
+        pytest.skip(reason)
+    takes = "python3 -c 'x = bytearray(300 << 20)'"
+    with running(options) as cluster:
+        itself = submit(cluster, f"exec {takes}", "--mem=50")
+        step = submit(cluster, f"srun {takes}; exit 4", "--mem=50")
+        reaches(cluster, itself, "OUT_OF_MEMORY")
+        reaches(cluster, step, "FAILED")
+        assert cluster.job(itself).reason == "OutOfMemory"
+        assert cluster.job(itself).exit == 253
+        assert cluster.job(step).exit == 4 << 8
+        groups = [MEMORY / f"slurm_{name}" for name in cluster.names]
+        assert all(group.exists() for group in groups)
+    assert not any(group.exists() for group in groups)
+
+
 STARTED = """
 import os, signal
-from tests.slurm.cluster import Options, running
+from tests.slurm.cluster import running
+from tests.slurm.configuration import Options
 with running(Options(nodes=1)) as cluster:
     print(cluster.folder, *cluster.pids(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -159,3 +194,18 @@ def test_nothing_is_left_when_the_tests_are_killed() -> None:
     while (left := alive([int(number) for number in numbers])) or Path(folder).exists():
         assert time.monotonic() < until, left
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "reason"),
+    [
+        ("/nowhere", 0, "apt-get install slurmctld slurmd slurm-client munge slurmdbd mariadb-server-core"),
+        (PATH, 1000, "root only"),
+    ],
+)
+def test_a_machine_without_slurm_says_so(monkeypatch: pytest.MonkeyPatch, path: str, user: int, reason: str) -> None:
+    if user and (missing := why_not()):
+        pytest.skip(missing)
+    monkeypatch.setattr("tests.slurm.cluster.PATH", path)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    assert reason in (why_not(Options(accounting=True)) or "")
