@@ -1,8 +1,8 @@
 """How a shell script gets to the scheduler's host, and its output back.
 
-One rule: a script is either run whole or not at all. It goes to `/bin/sh` through standard input, so that no other shell
-ever reads it, no command line shows it and no limit on arguments cuts it; and its last line alone makes it act, so that
-one whose connection breaks on the way does nothing.
+One rule: a script is either run whole or not at all. It goes to `/bin/sh` through standard input, so that no other
+shell ever reads it, no command line shows it and no limit on arguments cuts it; and its last line alone makes it act,
+so that one whose connection breaks on the way does nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from dispatch_core.errors import SchedulerUnavailable
 
 LARGEST_OUTPUT = 256 * 2**20
 """Bytes that a script may print: a listing of some hundred thousand jobs."""
+
+CLOSING_SECONDS = 1.0
+"""How long the output of an ended script may stay open: something that left its group may hold it."""
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SLURM_CONF"),
@@ -83,21 +86,34 @@ class LocalTransport:
             async with asyncio.timeout(seconds):
                 out, err = await child.communicate(whole(script).encode())
         except TimeoutError:
+            await _given_up(child)
             raise Lost(f"no answer within {seconds:g} s") from None
+        except BaseException:
+            await _given_up(child)
+            raise
         finally:
             self._children.discard(child)
-            await _end(child)
+        if self._closed:
+            raise Lost("the connection to the scheduler was closed meanwhile")
         assert child.returncode is not None  # noqa: S101 - communicate() has waited for it
         return Finished(child.returncode, out, err)
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*(_end(child) for child in tuple(self._children)))
+        children = tuple(self._children)
+        for child in children:
+            _end(child)
+        await asyncio.gather(*(child.wait() for child in children))
 
 
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """End the script and what it started, if it is still there."""
-    if child.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        await child.wait()
+def _end(child: asyncio.subprocess.Process) -> None:
+    """End the script and what it started, which may outlive it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+async def _given_up(child: asyncio.subprocess.Process) -> None:
+    _end(child)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSING_SECONDS):
+            await child.communicate()  # closes the pipes
