@@ -133,9 +133,9 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def make_key(path: Path, kind: str = "ed25519") -> None:
+def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> None:
     path.unlink(missing_ok=True)
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "a test", "-f", path], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "a test", "-f", path], check=True)
 
 
 def free_port() -> int:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import shlex
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,7 @@ class Connection:
         try:
             yield session
         finally:
-            session.close()
-            self._used -= 1
-            self._places.release()
+            self._leave(session)
 
     async def close(self) -> None:
         """End it without asking the host, which may be the reason; sessions on it are lost."""
@@ -154,45 +153,46 @@ class Connection:
         self._broken.set()
         self._connection.abort()
 
+    def _leave(self, session: Session, _: object = None) -> None:
+        session.close()
+        self._used -= 1
+        self._places.release()
+
     async def _session(self) -> Session:
         while True:
             await self._places.acquire()
             self._used += 1
+            session = Session(self._where, self._broken)
+            opening = asyncio.ensure_future(self._create(session))
             try:
-                return await self._opened()
-            except asyncssh.ChannelOpenError as error:
-                self._used -= 1
-                if self.broken or self._used == 0:
-                    # Sessions that were given up may be running there still; they count on this connection only.
-                    self._break()
-                    self._places.release()
-                    raise SchedulerUnavailable(
-                        f"{self._where} refused a session ({_line(error)}); nothing was sent"
-                    ) from error
-                asyncio.get_running_loop().call_later(REFUSED_SECONDS, self._places.release)
-            except BaseException:
-                self._used -= 1
-                self._places.release()
+                await asyncio.wait({opening})
+            except asyncio.CancelledError:
+                # The host may open it later on. The library would forget it then, and the host would keep it.
+                opening.add_done_callback(partial(self._leave, session))
                 raise
+            error = opening.result()
+            if error is None:
+                return session
+            self._used -= 1
+            refused = isinstance(error, asyncssh.ChannelOpenError) and not self.broken
+            if refused and self._used:
+                asyncio.get_running_loop().call_later(REFUSED_SECONDS, self._places.release)
+                continue
+            self._places.release()
+            if refused:
+                # Sessions that were given up may be running there still; they count on this connection only.
+                self._break()
+                raise SchedulerUnavailable(f"{self._where} refused a session, nothing was sent: {_line(error)}")
+            raise SchedulerUnavailable(f"the connection to {self._where} broke, nothing was sent: {_line(error)}")
 
-    async def _opened(self) -> Session:
-        session = Session(self._where, self._broken)
-        opening = asyncio.ensure_future(
-            self._connection.create_session(
+    async def _create(self, session: Session) -> Exception | None:
+        try:
+            await self._connection.create_session(
                 lambda: session, COMMAND, encoding=None, request_pty=False, x11_forwarding=False
             )
-        )
-        try:
-            await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The library would forget a session that is confirmed too late, and the host would keep it.
-            opening.add_done_callback(session.forget)
-            raise
-        except asyncssh.ChannelOpenError:
-            raise
         except (asyncssh.Error, OSError) as error:
-            raise SchedulerUnavailable(f"the connection to {self._where} broke: {_line(error)}") from error
-        return session
+            return error
+        return None
 
 
 class Session(asyncssh.SSHClientSession[bytes]):
@@ -225,12 +225,6 @@ class Session(asyncssh.SSHClientSession[bytes]):
     def close(self) -> None:
         if self._channel is not None:
             self._channel.abort()
-
-    def forget(self, opening: asyncio.Future[Any]) -> None:
-        """Close what was opened for nobody."""
-        if not opening.cancelled():
-            opening.exception()  # looked at, so that the loop does not complain
-        self.close()
 
     # What the library calls.
 
