@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,8 +153,9 @@ def missing() -> str | None:
     return None
 
 
-@pytest.fixture
-def sshd() -> Iterator[Sshd]:
+@contextmanager
+def running() -> Iterator[Sshd]:
+    """A server that answers. Skips the test where there can be none."""
     if reason := missing():
         pytest.skip(reason)
     try:
@@ -178,3 +179,17 @@ def sshd() -> Iterator[Sshd]:
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def sshd() -> Iterator[Sshd]:
+    """A server for one test."""
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def whole_sshd() -> Iterator[Sshd]:
+    """A server for a file whose tests leave it alone."""
+    with running() as server:
+        yield server
