@@ -112,7 +112,7 @@ class Daemon:
 @dataclass
 class Node(Daemon):
     def steps(self) -> list[int]:
-        """The pids of its slurmstepd, one for each step that runs, and some more."""
+        """The pids of its slurmstepd, one for each step that runs."""
         return [pid for pid in keeper.descendants(self.cluster.keeper_pid) if self.is_step(pid)]
 
     def is_step(self, pid: int) -> bool:
@@ -125,12 +125,17 @@ class Node(Daemon):
             return False
 
     def kill_all(self) -> None:
-        """What a node does when its power fails: slurmd, its steps, and all that they have started, with -9."""
-        roots = self.steps()
+        """What happens when its power fails: slurmd, its steps, and all that runs for jobs on it, end with -9."""
         self.kill()
-        for pid in [below for root in roots for below in (root, *keeper.descendants(root))]:
-            if pid in keeper.descendants(self.cluster.keeper_pid):
-                os.kill(pid, signal.SIGKILL)
+        steps = self.steps()
+        below = {pid for step in steps for pid in (step, *keeper.descendants(step))}
+        self.cluster.end([pid for pid in self.cluster.strays() if pid in below or self.has_started(pid)])
+
+    def has_started(self, pid: int) -> bool:
+        try:
+            return f"SLURMD_NODENAME={self.name}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
 
 
 @dataclass
@@ -291,7 +296,7 @@ class Cluster:
         return [job for job in self.jobs() if job.live]
 
     def cancel_all(self) -> None:
-        """Until nothing lives; what ends at the same moment as it is cancelled may come back once."""
+        """Until no job lives; one that is requeued meanwhile is cancelled again."""
 
         def none_lives() -> bool:
             if live := [job.id for job in self.leftovers() if job.state != "COMPLETING"]:
@@ -309,9 +314,7 @@ class Cluster:
         self.cancel_all()
         with suppress(TimeoutError):
             self.wait_until(lambda: not self.strays(), "steps to end", 1.0)
-        for pid in self.strays():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.end(self.strays())
         self.wait_until(self.all_idle, "every node to be idle")
 
     def all_idle(self) -> bool:
@@ -321,9 +324,15 @@ class Cluster:
                 self.command("scontrol", "update", f"NodeName={name}", "State=resume")
         return len(states) == len(self.nodes) and set(states.values()) == {"idle"}
 
+    def end(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.wait_until(lambda: not set(pids) & set(self.pids()), f"{pids} to end")
+
     def strays(self) -> list[int]:
         """The pids of what runs for jobs: their steps and programs, also those that have parted from their steps."""
-        daemons = {daemon.pid for daemon in self.daemons()}
+        daemons = {daemon.pid for daemon in self.daemons() if daemon.alive}
         theirs = {below for pid in daemons for below in keeper.descendants(pid)}
         return [pid for pid in keeper.descendants(self.keeper_pid) if pid not in daemons | theirs]
 

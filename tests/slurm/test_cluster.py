@@ -13,6 +13,8 @@ from tests.slurm.cluster import MEMORY, PATH, Cluster, running, why_not
 from tests.slurm.configuration import Options
 
 SOON = 20.0
+LEAVES = "setsid sh -c 'trap \"\" TERM HUP; echo $$ >apart; sleep 600' & sleep 600"
+"""A job with a program that has left its step, and writes its pid down."""
 
 
 def submit(cluster: Cluster, script: str, *options: str, user: str = "hpc") -> str:
@@ -22,6 +24,15 @@ def submit(cluster: Cluster, script: str, *options: str, user: str = "hpc") -> s
 
 def reaches(cluster: Cluster, id: str, state: str) -> None:
     cluster.wait_until(lambda: cluster.job(id).state == state, f"job {id} to be {state}", SOON)
+
+
+def apart(cluster: Cluster) -> int:
+    """The pid that a program of LEAVES has written."""
+    file = cluster.work / "apart"
+    cluster.wait_until(lambda: file.exists() and file.read_text(), "a program to leave its step", SOON)
+    pid = int(file.read_text())
+    file.unlink()
+    return pid
 
 
 def test_a_job_runs_as_the_user_who_submitted_it(cluster: Cluster) -> None:
@@ -69,21 +80,23 @@ def test_a_controller_that_dies_keeps_what_it_has_saved(cluster: Cluster) -> Non
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_a_node_dies_and_comes_back(cluster: Cluster, power: str) -> None:
     """A job whose node is said to be down has ended for the queue; its step lives on, unless the power failed."""
-    id = submit(cluster, "sleep 600", "--no-requeue")
+    id = submit(cluster, LEAVES, "--no-requeue")
     reaches(cluster, id, "RUNNING")
     node = cluster.nodes[cluster.job(id).nodes]
     (step,) = node.steps()
+    assert apart(cluster) in cluster.strays()
     node.kill() if power == "stays" else node.kill_all()
     cluster.set_node(node.name, "down")
     reaches(cluster, id, "NODE_FAIL")
     assert node.steps() == ([step] if power == "stays" else [])
+    assert len(cluster.strays()) >= 4 if power == "stays" else cluster.strays() == []
     node.start()
     cluster.wait_until(lambda: cluster.node_states()[node.name] == "idle", f"{node.name} to be idle", SOON)
     cluster.wait_until(lambda: node.steps() == [], "its step to end", SOON)
 
 
 def test_after_a_test_all_is_as_before(cluster: Cluster) -> None:
-    stubborn = submit(cluster, "trap '' TERM; while :; do sleep 1; done")
+    stubborn = submit(cluster, f"trap '' TERM; {LEAVES}; while :; do sleep 1; done")
     reaches(cluster, stubborn, "RUNNING")
     submit(cluster, "true", "--hold", user="other")
     cluster.set_node("n2", "drain")
@@ -92,6 +105,7 @@ def test_after_a_test_all_is_as_before(cluster: Cluster) -> None:
     cluster.controller.stop()
     cluster.tidy()
     assert cluster.leftovers() == []
+    assert cluster.strays() == []
     assert cluster.node_states() == {"n1": "idle", "n2": "idle", "n3": "idle"}
 
 
@@ -119,9 +133,6 @@ def test_accounting_may_die_and_come_back(accounting_cluster: Cluster) -> None:
     )
 
 
-LEAVES = "setsid sh -c 'trap \"\" TERM HUP; echo $$ >apart; sleep 600' & sleep 600"
-
-
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
@@ -131,11 +142,10 @@ def test_nothing_is_left_of_a_cluster() -> None:
         pytest.skip(reason)
     with running(Options(nodes=1)) as cluster:
         submit(cluster, LEAVES)
-        cluster.wait_until(lambda: (cluster.work / "apart").exists(), "a job that leaves its step", SOON)
-        apart = int((cluster.work / "apart").read_text())
+        left = apart(cluster)
         cluster.controller.stop()
         pids = cluster.pids()
-        assert apart in pids
+        assert left in pids
         assert len(pids) >= 8
     assert alive(pids) == []
     assert not cluster.folder.exists()
