@@ -1,7 +1,7 @@
 """What Slurm says of its jobs, read into sightings: the queue as text and as JSON, accounting, configuration.
 
 One rule: reading is total. A row that is not understood is nobody's, a state that is not known is `unrecognized`, and
-neither ever becomes an end. Pure: it is fed by tests with what real versions printed.
+neither ever becomes an end. Pure: it is fed by tests with what real releases printed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
     object: Object
     states: tuple[str, ...]
-    """The state, and in newer versions what is true beside it."""
+    """The state, and in newer releases what is true beside it."""
     priority: int
     restarts: int
     eligible: str
@@ -131,7 +131,7 @@ def seconds_of(text: str) -> float | None:
 
 
 def queue_of_json(text: bytes) -> list[Row]:
-    """The rows of `squeue --json` that may be ours, of 22.05 and of newer versions. Raises msgspec.DecodeError."""
+    """The rows of `squeue --json` that may be ours, of 22.05 and of newer releases. Raises msgspec.DecodeError."""
     told = msgspec.json.decode(text)
     jobs = told.get("jobs", ()) if isinstance(told, dict) else ()
     return [row for job in jobs if isinstance(job, dict) and (row := _json_row(job)) is not None]
@@ -159,7 +159,7 @@ def _json_row(job: Mapping[str, Any]) -> Row | None:
 
 
 def _number(told: Any) -> int:
-    """A number, plain or as newer versions wrap it: {"set": true, "infinite": false, "number": 3}."""
+    """A number, plain or as newer releases wrap it: {"set": true, "infinite": false, "number": 3}."""
     if isinstance(told, dict):
         told = told.get("number", 0) if told.get("set", True) and not told.get("infinite") else 0
     return told if isinstance(told, int) else 0
@@ -342,7 +342,7 @@ class Configuration(NamedTuple):
     """What the cluster is set up with."""
 
     cluster: str = ""
-    version: str = ""
+    release: str = ""
     message_timeout: float | None = None
     credential: float | None = None
     """How long munge's credentials are good for, where slurm.conf says it."""
@@ -361,7 +361,7 @@ def configuration(text: str) -> Configuration:
     timeout = re.match(r"\d+", told.get("MessageTimeout", ""))
     return Configuration(
         cluster=told.get("ClusterName", ""),
-        version=told.get("SLURM_VERSION", ""),
+        release=told.get("SLURM_VERSION", ""),
         message_timeout=float(timeout[0]) if timeout else None,
         credential=float(ttl[1]) if ttl else None,
         accounting=told.get("AccountingStorageType", "").rpartition("/")[2] not in ("", "none", "(null)"),
