@@ -156,7 +156,7 @@ case $state in {"|".join(ENDED)}) ended=yes ;; *) ended= ;; esac
 {steps}"""
 
 
-OPEN = """if [ "$ended" ]; then refuse "run $run of job $number has ended; it cannot be opened"
+OPEN = """if [ "$ended" ] && [ "$priority" = 0 ]; then refuse "run $run of job $number has ended; it cannot be opened"
 elif [ "$state" = PENDING ] && [ "$priority" = 0 ]; then act scontrol release $number
 elif [ "$state" = SPECIAL_EXIT ]; then act scontrol release $number
 else nothing; fi"""
