@@ -67,9 +67,9 @@ class SlurmScheduler:
         """Scripts sent to the host so far."""
         self._transport = transport
         self._configured: datetime | None = None
-        self._took = 0.0
+        self.listing_seconds = 0.0
         """Seconds that the latest listing took."""
-        self._listings = Listings(self._look, lambda: max(cluster.poll_seconds, SLOW_FACTOR * self._took))
+        self._listings = Listings(self._look, lambda: max(cluster.poll_seconds, SLOW_FACTOR * self.listing_seconds))
         self._accounts = Accounts(self._ask_accounts, cluster.poll_seconds)
         self._ends: dict[tuple[str, int], End] = {}
         self._silent: frozenset[str] = frozenset()
@@ -173,7 +173,7 @@ class SlurmScheduler:
         try:
             sections = await self._asked("\n".join(body), self.command_seconds * (3 if asks else 2) + 5.0)
         finally:
-            self._took = time.monotonic() - asked
+            self.listing_seconds = time.monotonic() - asked
         began, listed, nodes = sections[0], sections[1], sections[2]
         self._answered("squeue", listed.mark == "listed 0", began.body)
         self._answered("sinfo", nodes.mark == "nodes 0", listed.body)
