@@ -36,10 +36,13 @@ class Bounds(Value, frozen=True):
     """Times that a cluster declares, all in seconds, all by the scheduler host's clock."""
 
     call_seconds: float
-    """The longest that a call which has started can take to land: a call has expired this long after its deadline."""
+    """The longest that a call which has started takes to be answered, or given up."""
     window_seconds: float
     """A new call's deadline lies this long after the end of the listing that it was decided on: room for the commit and
     for the longest call."""
+    landing_seconds: float = 0.0
+    """The longest that what a call had sent can take to land after that: a call has expired `call_seconds` and
+    `landing_seconds` after its deadline."""
     absence_seconds: float = 60.0
     """What complete listings in a row must span before anything missing from them is gone."""
     repeat_seconds: float = 10.0
@@ -93,6 +96,8 @@ class Listing(Value, frozen=True):
     """The host's time after it."""
     complete: bool = True
     """Whether what it does not show was not there."""
+    full_seconds: float = 0.0
+    """The cluster takes no new object of this job before about so long has passed; 0: it takes one."""
 
 
 class StartReplied(Value, frozen=True):

@@ -56,7 +56,7 @@ class Observed(Value, frozen=True):
     )
     def expiry(self, deadline: datetime) -> datetime:
         """When a call with this deadline can no longer land: one that has begun takes up to the declared bound."""
-        return deadline + timedelta(seconds=self.bounds.call_seconds)
+        return deadline + timedelta(seconds=self.bounds.call_seconds + self.bounds.landing_seconds)
 
     def expired(self, deadline: datetime) -> bool:
         """Whether it had expired before this listing looked (L2, L5); strictly, since it shows its beginning."""

@@ -71,12 +71,20 @@ class Supervisor:
         self.store = store
         self.adapter = adapter
         self.secrets = secrets
-        self.step_seconds = adapter.bounds.window_seconds + adapter.bounds.call_seconds
-        self.lease_seconds = None if lease_seconds is None else max(lease_seconds, 2 * self.step_seconds)
+        self._lease_seconds = lease_seconds
         self.drain_seconds = drain_seconds
         self.name = name or f"supervisor {fresh_id()[:8]}"
         self.now = now
         self.fresh_id = fresh_id
+
+    @property
+    def step_seconds(self) -> float:
+        """The longest that a listing or a call may take; what the cluster declares may change once it was asked."""
+        return self.adapter.bounds.window_seconds + self.adapter.bounds.call_seconds
+
+    @property
+    def lease_seconds(self) -> float | None:
+        return None if self._lease_seconds is None else max(self._lease_seconds, 2 * self.step_seconds)
 
     async def run(self, key: str, uid: str | None = None, *, until_outcome: bool = False) -> Record:
         """Attend to one job until it is settled, or until it has an outcome; returns its record.

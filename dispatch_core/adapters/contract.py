@@ -24,10 +24,19 @@ class Job(Value, frozen=True):
     uid: str
     known: tuple[str, ...] = ()
     """Ids of the recorded objects, so that those no longer listed can be asked for by id."""
+    may_launch: bool = False
+    """The next decision may be a Start: whether the cluster has room for its object is asked."""
 
     @classmethod
     def of(cls, record: Record) -> Job:
-        return cls(key=record.key, uid=record.uid, known=tuple(object.id for object in record.objects))
+        last = record.last
+        open_ended = last is None or last.canonical is None or bool(record.intents)
+        return cls(
+            key=record.key,
+            uid=record.uid,
+            known=tuple(object.id for object in record.objects),
+            may_launch=record.outcome is None and open_ended,
+        )
 
     def concerns(self, sighting: Sighting) -> bool:
         """Whether a listed object belongs into this job's listing: its own, known ones, and live ones with its key."""
@@ -62,8 +71,11 @@ class Launch(Value, frozen=True):
 class Adapter(Protocol):
     """One cluster connection, shared by every job on it in this event loop; whoever opened it closes it."""
 
-    bounds: Bounds
     capabilities: Capabilities
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the cluster declares; it may change once the cluster was asked."""
 
     def problems(self, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
         """What this scheduler cannot launch: the path of the field, and one sentence."""
