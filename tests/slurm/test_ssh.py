@@ -73,8 +73,13 @@ async def test_too_much_output_is_lost(ssh: SshTransport, monkeypatch: pytest.Mo
 
 
 async def test_many_share_one_connection(sshd: Sshd, ssh: SshTransport) -> None:
-    runs = await asyncio.gather(*(ssh.run(f"sleep 0.1; echo {number}", PATIENCE) for number in range(50)))
-    assert [run.out for run in runs] == [f"{number}\n".encode() for number in range(50)]
+    script = "date +%s%N; sleep 0.3; date +%s%N; echo"
+    runs = await asyncio.gather(*(ssh.run(f"{script} {number}", PATIENCE) for number in range(50)))
+    times = [[int(word) for word in run.out.split()] for run in runs]
+    assert [number for _, _, number in times] == list(range(50))
+    at_once = max(sum(begun <= moment < over for begun, over, _ in times) for moment, _, _ in times)
+    assert 2 <= at_once <= 8, "side by side, but fewer than a host allows"
+    assert (await ssh.run("echo", PATIENCE)).code == 0
     assert sshd.logins() == 1
 
 
@@ -320,6 +325,8 @@ async def test_a_key_in_the_agent(sshd: Sshd, agent: Path, place: Path) -> None:
     ssh = SshTransport(sshd.host(key_file=None))
     assert (await ssh.run("echo", PATIENCE)).code == 0
     await ssh.close()
+    make_key(sshd.folder / "other")
+    assert "Permission denied" in await refused(sshd.host(key_file=str(sshd.folder / "other")), place)
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
