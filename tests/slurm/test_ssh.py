@@ -252,8 +252,7 @@ async def test_a_changed_host_key_is_refused(sshd: Sshd, ssh: SshTransport, plac
     with pytest.raises(SchedulerUnavailable, match="has not the host key"):
         await ssh.run(f"touch {place}/ran", PATIENCE)
     sshd.change_host_key("ecdsa")
-    told = await refused(sshd.host(), place)
-    assert f"{sshd.known_hosts} has ssh-ed25519" in told or "has not the host key" in told
+    assert f"before it showed a host key ({sshd.known_hosts} has ssh-ed25519 for" in await refused(sshd.host(), place)
     assert not (place / "ran").exists()
     assert sshd.logins() == 1
 
@@ -285,6 +284,25 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "agent"
     child.kill()
     child.wait()
+
+
+async def test_a_host_on_the_way_must_be_known_as_well(
+    sshd: Sshd, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = sshd.folder / "home"
+    (home / ".ssh").mkdir(parents=True)
+    lines = ["Host cluster", "HostName 127.0.0.1", f"ProxyJump {USER}@127.0.0.1:{sshd.port}"]
+    lines += [f"Port {sshd.port}", "Host *", f"IdentityFile {sshd.key_file}"]
+    (home / ".ssh/config").write_text("\n".join(lines) + "\n")
+    monkeypatch.setenv("HOME", str(home))
+    host = sshd.host(host="cluster", port=None)
+    assert "cluster cannot be reached, so nothing was sent" in await refused(host, place)
+    assert sshd.logins() == 0
+    (home / ".ssh/known_hosts").write_text(sshd.known_hosts.read_text())
+    ssh = SshTransport(host)
+    assert (await ssh.run("echo", PATIENCE)).code == 0
+    assert sshd.logins() == 2
+    await ssh.close()
 
 
 @pytest.mark.usefixtures("agent")

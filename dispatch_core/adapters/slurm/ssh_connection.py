@@ -65,9 +65,7 @@ async def connect(ssh: SshHost) -> Connection:
         )
     except TimeoutError:
         raise SchedulerUnavailable(f"{where} could not be logged in to within {ssh.connect_seconds:g} s") from None
-    except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed) as error:
-        if isinstance(error, asyncssh.KeyExchangeFailed) and "host key" not in str(error):
-            raise SchedulerUnavailable(f"{where} cannot be logged in to: {_line(error)}") from error
+    except asyncssh.HostKeyNotVerifiable as error:
         raise SchedulerUnavailable(hosts.another_key(error)) from error
     except asyncssh.KeyImportError as error:
         advice = "a key with a passphrase has to be in ssh-agent, with no key_file given"
@@ -109,6 +107,8 @@ class KnownHosts:
         return keys, authorities, revoked
 
     def another_key(self, error: Exception) -> str:
+        if not self._name:  # a host on the way (ProxyJump), which the library looks up by itself
+            return f"{self._where} cannot be reached, so nothing was sent: {_line(error)}"
         return (
             f"{self._where} has not the host key that {self._file} has for {self._name}, so nothing was sent: it was"
             f" set up anew, or another host answers in its place ({_line(error)}). If its administrators confirm the"
