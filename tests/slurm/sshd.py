@@ -7,6 +7,7 @@ reason. The faults are those of a cluster's login node: it hangs, it drops a con
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -109,6 +110,9 @@ class Sshd:
             self.child.kill()
             self.child.wait()
             self.child = None
+            for pid in self._left():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def change_host_key(self, kind: str = "ed25519") -> None:
         """Set it up anew: the same place, with another key."""
@@ -119,6 +123,15 @@ class Sshd:
     def restart(self) -> None:
         self.stop()
         self.start()
+
+    def _left(self) -> list[int]:
+        """What scripts have left running: it has this server's port in its environment."""
+        mark, found = re.compile(rb"SSH_CONNECTION=127\.0\.0\.1 \d+ 127\.0\.0\.1 %d\0" % self.port), []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark.search((folder / "environ").read_bytes()):
+                    found.append(int(folder.name))
+        return found
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

@@ -27,8 +27,11 @@ COMMAND = "exec /bin/sh"
 SESSIONS = 8
 """At a time; sshd allows ten on a connection unless it is told otherwise (MaxSessions)."""
 
-REFUSED_SECONDS = 60.0
+REFUSED_SECONDS = 1.0
 """A host that refuses a session while others are open is asked for one less, for so long."""
+
+FREED_SECONDS = 0.2
+"""A host that refuses the only session may not have cleared away the one before: it is asked again, once."""
 
 
 async def connect(ssh: SshHost) -> Connection:
@@ -62,9 +65,7 @@ async def connect(ssh: SshHost) -> Connection:
         )
     except TimeoutError:
         raise SchedulerUnavailable(f"{where} could not be logged in to within {ssh.connect_seconds:g} s") from None
-    except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed) as error:
-        if isinstance(error, asyncssh.KeyExchangeFailed) and "host key" not in str(error):
-            raise SchedulerUnavailable(f"{where} cannot be logged in to: {_line(error)}") from error
+    except asyncssh.HostKeyNotVerifiable as error:
         raise SchedulerUnavailable(hosts.another_key(error)) from error
     except asyncssh.KeyImportError as error:
         advice = "a key with a passphrase has to be in ssh-agent, with no key_file given"
@@ -106,6 +107,8 @@ class KnownHosts:
         return keys, authorities, revoked
 
     def another_key(self, error: Exception) -> str:
+        if not self._name:  # a host on the way (ProxyJump), which the library looks up by itself
+            return f"{self._where} cannot be reached, so nothing was sent: {_line(error)}"
         return (
             f"{self._where} has not the host key that {self._file} has for {self._name}, so nothing was sent: it was"
             f" set up anew, or another host answers in its place ({_line(error)}). If its administrators confirm the"
@@ -159,6 +162,7 @@ class Connection:
         self._places.release()
 
     async def _session(self) -> Session:
+        asked_again = False
         while True:
             await self._places.acquire()
             self._used += 1
@@ -175,8 +179,10 @@ class Connection:
                 return session
             self._used -= 1
             refused = isinstance(error, asyncssh.ChannelOpenError) and not self.broken
-            if refused and self._used:
-                asyncio.get_running_loop().call_later(REFUSED_SECONDS, self._places.release)
+            if refused and (self._used or not asked_again):
+                asked_again = not self._used
+                pause = REFUSED_SECONDS if self._used else FREED_SECONDS
+                asyncio.get_running_loop().call_later(pause, self._places.release)
                 continue
             self._places.release()
             if refused:
