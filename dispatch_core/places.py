@@ -7,11 +7,13 @@ from Airflow and from Prefect, unless told otherwise. Naming a cluster reads a f
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from dispatch_core.adapters.contract import Adapter
+from dispatch_core.adapters.contract import Adapter, Finding
+from dispatch_core.errors import BadInput
 from dispatch_core.plan import Spec
 
 if TYPE_CHECKING:
@@ -92,3 +94,22 @@ def problems_of(cluster: Cluster, spec: Spec) -> list[tuple[tuple[str | int, ...
 
     with TemporaryDirectory(prefix="dispatch-check-") as scratch:
         return LocalScheduler(Path(scratch)).problems(spec)
+
+
+async def examine(cluster: Cluster) -> AsyncIterator[Finding]:
+    """What can be said of a cluster without submitting a job: whether dispatch can use it. A spool that is not there is
+    made."""
+    from dispatch_core.adapters.slurm.cluster import SlurmCluster
+
+    if isinstance(cluster, SlurmCluster):
+        from dispatch_core.adapters.slurm.doctor import examine  # type: ignore[import-not-found, unused-ignore]
+
+        async for finding in examine(cluster):
+            yield finding
+        return
+    try:
+        await open_cluster(cluster).close()
+    except BadInput as error:
+        yield Finding(name="spool", ok=False, text=str(error))
+    else:
+        yield Finding(name="spool", ok=True, text=f"{cluster.spool} can be used")

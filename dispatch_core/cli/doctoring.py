@@ -5,8 +5,6 @@ One rule: a finding is printed as it comes, since the next one may take its time
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import msgspec
 
 from dispatch_core.adapters.contract import Finding
@@ -15,7 +13,7 @@ from dispatch_core.cli import exits
 from dispatch_core.cli.session import Detached, Session
 from dispatch_core.cli.session import run as run_to_end
 from dispatch_core.clusters import Cluster, LocalCluster
-from dispatch_core.errors import BadInput
+from dispatch_core.places import examine
 
 WORDS = {True: "ok", False: "bad", None: "note"}
 
@@ -44,7 +42,7 @@ def doctor(session: Session, name: str) -> int:
 
     async def work() -> list[Finding]:
         found = []
-        async for finding in _examine(session, cluster):
+        async for finding in examine(cluster):
             found.append(finding)
             session.screen.line(f"{WORDS[finding.ok]:<5} {finding.name}: {finding.text}")
             session.screen.flush()
@@ -58,22 +56,3 @@ def doctor(session: Session, name: str) -> int:
     bad = any(finding.ok is False for finding in found)
     session.screen.result({"cluster": name, "ok": not bad, "findings": found})
     return exits.UNEXPECTED if bad else exits.FINE
-
-
-def _examine(session: Session, cluster: Cluster) -> AsyncIterator[Finding]:
-    if isinstance(cluster, LocalCluster):
-        return _examine_local(session, cluster)
-    from dispatch_core.adapters.slurm.doctor import examine  # type: ignore[import-not-found, unused-ignore]
-
-    findings: AsyncIterator[Finding] = examine(cluster)
-    return findings
-
-
-async def _examine_local(session: Session, cluster: LocalCluster) -> AsyncIterator[Finding]:
-    """Whether the spool can be used; one that is not there is made."""
-    try:
-        await session.open(cluster.name).close()
-    except BadInput as error:
-        yield Finding(name="spool", ok=False, text=str(error))
-    else:
-        yield Finding(name="spool", ok=True, text=f"{cluster.spool} can be used")
