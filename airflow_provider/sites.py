@@ -35,7 +35,7 @@ class Site:
     def __init__(self, settings: Settings, store: SqlStore) -> None:
         self.store = store
         self._settings = settings
-        self._adapters: dict[str, Adapter] = {}
+        self._adapters: dict[tuple[str, bool], Adapter] = {}
         self._stack = AsyncExitStack()
         self._turn = asyncio.Semaphore(1)
 
@@ -43,12 +43,13 @@ class Site:
         """The connection to the cluster that a record names; `conn_id`: the Airflow connection that its task was given.
         Raises BadInput for one that cannot be opened here."""
         async with self._turn:
-            if scheduler not in self._adapters:
+            key = (scheduler, scheduler == conn_id)
+            if key not in self._adapters:
                 found = await acluster(scheduler, conn_id, self._settings.spool)
-                self._adapters[scheduler] = await self._stack.enter_async_context(
+                self._adapters[key] = await self._stack.enter_async_context(
                     _shared_by_all(found, lambda: _opened(found))
                 )
-            return self._adapters[scheduler]
+            return self._adapters[key]
 
     async def close(self) -> None:
         try:

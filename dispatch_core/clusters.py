@@ -169,8 +169,9 @@ def _word(part: Part) -> str:
 
 def _host(part: Part) -> str:
     host = _word(part)
-    if "@" in host or "/" in host or (host.count(":") == 1):
-        raise part.refuse(f"{part.shown} is more than a host; give its user and port as user: and port:")
+    if "@" in host or "/" in host or host.count(":") == 1:
+        # A password may stand here: it is not shown.
+        raise part.refuse("it is more than a host; give its user and port as user: and port:")
     return host
 
 

@@ -117,8 +117,8 @@ MISTAKES = {
         "5: clusters.a.key_file: it is no path; write where the private key lies, never the key itself",
     ),
     "a host with more": (
-        "clusters:\n  a: {type: slurm, host: ann@h}\n",
-        '2: clusters.a.host: "ann@h" is more than a host; give its user and port as user: and port:',
+        'clusters:\n  a: {type: slurm, host: "ann:hunter2@h"}\n',
+        "2: clusters.a.host: it is more than a host; give its user and port as user: and port:",
     ),
     "a host that ssh would take for an option": (
         "clusters:\n  a: {type: slurm, host: -oProxyCommand=x}\n",
