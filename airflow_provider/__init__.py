@@ -30,6 +30,54 @@ CONNECTION_FIELDS = {
     },
 }
 
+CLUSTER_FIELDS = {
+    "key_file": {
+        "label": "Private key",
+        "description": "Its path on the triggerer's host, never the key itself; empty: the agent's and the user's own",
+        "schema": {"type": ["string", "null"]},
+    },
+    "known_hosts": {
+        "label": "Known hosts",
+        "description": "The file that the host's key must be in; empty: the user's own",
+        "schema": {"type": ["string", "null"]},
+    },
+    "directory": {
+        "label": "Directory",
+        "description": "A folder on the cluster that every node sees; empty: ~/.dispatch",
+        "schema": {"type": ["string", "null"]},
+    },
+    "bin": {
+        "label": "Slurm's commands",
+        "description": "Their folder on the cluster; empty: they are found on PATH",
+        "schema": {"type": ["string", "null"]},
+    },
+    "slurm_conf": {
+        "label": "slurm.conf",
+        "description": "Its path on the cluster; empty: as the host has it set up",
+        "schema": {"type": ["string", "null"]},
+    },
+    "poll": {
+        "label": "Poll",
+        "description": "The shortest time between two listings, like 3s",
+        "schema": {"type": ["string", "null"]},
+    },
+    "absence": {
+        "label": "Absence",
+        "description": "What listings must span before a job that is missing from them is gone, like 60s",
+        "schema": {"type": ["string", "null"]},
+    },
+    "submits_per_second": {
+        "label": "Submits a second",
+        "description": "At most so many; empty: 5",
+        "schema": {"type": ["number", "null"]},
+    },
+    "live_jobs": {
+        "label": "Live jobs",
+        "description": "At most so many in the queue; empty: no cap",
+        "schema": {"type": ["integer", "null"]},
+    },
+}
+
 
 def get_provider_info() -> dict[str, object]:
     """What Airflow knows of this package: its tables, its connection type, its modules."""
@@ -40,7 +88,9 @@ def get_provider_info() -> dict[str, object]:
         "integrations": [{"integration-name": INTEGRATION, "tags": ["service"]}],
         "operators": [{"integration-name": INTEGRATION, "python-modules": ["airflow_provider.operator"]}],
         "triggers": [{"integration-name": INTEGRATION, "python-modules": ["airflow_provider.trigger"]}],
-        "hooks": [{"integration-name": INTEGRATION, "python-modules": ["airflow_provider.hook"]}],
+        "hooks": [
+            {"integration-name": INTEGRATION, "python-modules": ["airflow_provider.hook", "airflow_provider.clusters"]}
+        ],
         "connection-types": [
             {
                 "connection-type": "dispatch",
@@ -52,7 +102,18 @@ def get_provider_info() -> dict[str, object]:
                     "placeholders": {"host": "db.example.org", "schema": "airflow", "login": "dispatch_app"},
                 },
                 "conn-fields": CONNECTION_FIELDS,
-            }
+            },
+            {
+                "connection-type": "slurm_ssh",
+                "hook-class-name": "airflow_provider.clusters.SlurmSshHook",
+                "hook-name": "Slurm for dispatch",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["extra", "schema", "password"],
+                    "relabeling": {"host": "Submission host", "login": "User"},
+                    "placeholders": {"host": "empty: Slurm's commands run on the triggerer's own host", "port": "22"},
+                },
+                "conn-fields": CLUSTER_FIELDS,
+            },
         ],
         "db-managers": ["airflow_provider.db.DispatchDBManager"],
     }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,7 @@ def read_settings(connection: Connection) -> Settings:
     named = f"the connection {connection.conn_id!r}"
     if connection.conn_type != "dispatch":
         raise BadInput(f"{named} has the type {connection.conn_type!r}; make it one of type 'dispatch'")
-    extra = _extra(connection, named)
+    extra = _texts(connection, named)
     url = extra.get("url") or _url(connection, extra.get("driver") or "postgresql", named)
     spool = extra.get("spool")
     if spool is not None and not Path(spool).is_absolute():
@@ -99,20 +99,26 @@ def read_settings(connection: Connection) -> Settings:
     return Settings(url=url, tables_schema=extra.get("tables_schema"), spool=Path(spool) if spool else None)
 
 
-def _extra(connection: Connection, named: str) -> Mapping[str, str]:
+def read_extra(connection: Connection, named: str, names: Sequence[str]) -> dict[str, object]:
     """The extra fields that are filled in. Not `extra_dejson`, which would talk to Airflow from a running loop."""
     try:
         extra = json.loads(connection.extra or "{}")
     except ValueError:
         raise BadInput(f"{named}: its extra is not JSON") from None
     if not isinstance(extra, dict):
-        raise BadInput(f"{named}: its extra is not a mapping of {', '.join(FIELDS)}")
+        raise BadInput(f"{named}: its extra is not a mapping of {', '.join(names)}")
+    for name in extra:
+        if name not in names:
+            raise BadInput(f"{named}: its extra has no field {name!r}; there are {', '.join(names)}")
+    return {name: value for name, value in extra.items() if value is not None and value != ""}
+
+
+def _texts(connection: Connection, named: str) -> Mapping[str, str]:
+    extra = read_extra(connection, named, FIELDS)
     for name, value in extra.items():
-        if name not in FIELDS:
-            raise BadInput(f"{named}: its extra has no field {name!r}; there are {', '.join(FIELDS)}")
-        if value is not None and not isinstance(value, str):
+        if not isinstance(value, str):
             raise BadInput(f"{named}: {name} in its extra is not a text")
-    return {name: value for name, value in extra.items() if value}
+    return {name: str(value) for name, value in extra.items()}
 
 
 def _url(connection: Connection, driver: str, named: str) -> str:

@@ -17,15 +17,17 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
 
 from airflow_provider import identity
+from airflow_provider.clusters import cluster
 from airflow_provider.ending import cancel_if_ended
 from airflow_provider.failures import failure
 from airflow_provider.hook import DEFAULT, settings
 from airflow_provider.secrets import read_secret
 from airflow_provider.submission import Wanted, plan_of_retries, result, submit
 from airflow_provider.trigger import SETTLE_SECONDS, DispatchTrigger
+from dispatch_core.clusters import LOCAL
 from dispatch_core.errors import BadInput, StoreUnavailable
 from dispatch_core.jobfile import read_plan, read_seconds, read_spec
-from dispatch_core.places import SCHEDULERS
+from dispatch_core.places import problems_of
 from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Record, Result
 from dispatch_core.stores.contract import Store
@@ -52,7 +54,10 @@ class DispatchOperator(BaseOperator):
     :param spec: all of the above and more in a mapping, in the words of a job file.
     :param plan: recovery rules, in the words of a job file, or a `Plan`. Without it `retries`, `retry_delay`,
         `retry_exponential_backoff` and `max_retry_delay` become one rule that resubmits the job.
-    :param scheduler: which scheduler runs it.
+    :param scheduler: which cluster runs it: "local", the triggerer's own host, or a name in the clusters file of the
+        workers and triggerers.
+    :param scheduler_conn_id: or the connection of type `slurm_ssh` that says how the cluster is reached. The record
+        calls the cluster by it, so the clusters file of a `dispatch supervise` beside Airflow has to as well.
     :param key: what the job is called; None: one of its own for each task instance, and a new one after a clear. A key
         that is given names one job for good: a task that finds it ended returns, or fails with, its outcome.
     :param dispatch_conn_id: the connection that names the database of the records.
@@ -70,6 +75,7 @@ class DispatchOperator(BaseOperator):
         "working_directory",
         "spec",
         "key",
+        "scheduler_conn_id",
         "dispatch_conn_id",
     )
     ui_color = "#d6e4f0"
@@ -83,7 +89,8 @@ class DispatchOperator(BaseOperator):
         working_directory: str | None = None,
         spec: Mapping[str, Any] | None = None,
         plan: Mapping[str, Any] | Plan | None = None,
-        scheduler: str = "local",
+        scheduler: str = LOCAL,
+        scheduler_conn_id: str | None = None,
         key: str | None = None,
         dispatch_conn_id: str = DEFAULT,
         settle_seconds: float = SETTLE_SECONDS,
@@ -97,14 +104,17 @@ class DispatchOperator(BaseOperator):
         self.spec = spec
         self.plan = read_plan(plan) if isinstance(plan, Mapping) else plan
         self.scheduler = scheduler
+        self.scheduler_conn_id = scheduler_conn_id
         self.key = key
         self.dispatch_conn_id = dispatch_conn_id
         self.settle_seconds = settle_seconds
         self._killed = False
         if (command is None) == (spec is None):
             raise BadInput(f"task {self.task_id}: give command or spec, one of the two")
-        if scheduler not in SCHEDULERS:
-            raise BadInput(f"task {self.task_id}: no scheduler is named {scheduler!r}; use {', '.join(SCHEDULERS)}")
+        if not scheduler or (scheduler_conn_id is not None and scheduler != LOCAL):
+            raise BadInput(
+                f"task {self.task_id}: give scheduler, a cluster's name, or scheduler_conn_id, one of the two"
+            )
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit the job, or attach to it, and defer; return or raise at once if it has ended already."""
@@ -112,6 +122,8 @@ class DispatchOperator(BaseOperator):
             wanted = self._wanted(context)
         except BadInput as wrong:
             raise AirflowFailException(str(wrong)) from wrong
+        if wanted.scheduler != LOCAL:
+            self._judge(wanted)
         # A secret or a connection that is missing here may be there at Airflow's next try; a wrong job stays wrong.
         for source in wanted.spec.secret_environment.values():
             read_secret(source)
@@ -164,7 +176,7 @@ class DispatchOperator(BaseOperator):
             spec=self._spec(),
             plan=derived if self.plan is None else self.plan,
             derived=self.plan is None,
-            scheduler=self.scheduler,
+            scheduler=self.scheduler_conn_id or self.scheduler,
             who=f"airflow try {ti.try_number} (max_tries {ti.max_tries}, retries {self.retries}) {ti.id}",
             stem=None if self.key else stem,
             generation=pin.generation,
@@ -182,6 +194,11 @@ class DispatchOperator(BaseOperator):
                 raise BadInput(f"task {self.task_id}: {name} is given twice, once in spec")
             fields[name] = read_seconds(value) if name == "time_limit" else value
         return read_spec(fields)
+
+    def _judge(self, wanted: Wanted) -> None:
+        """Refuse what the cluster cannot launch. A cluster that is not defined here may be at Airflow's next try."""
+        for path, problem in problems_of(cluster(wanted.scheduler, self.scheduler_conn_id), wanted.spec):
+            raise AirflowFailException(f"task {self.task_id}: {'.'.join(map(str, path))}: {problem}")
 
     def _identity(self, context: Context) -> tuple[str, identity.Pin]:
         """The stem of the job's key and its generation, pinned at first sight."""
@@ -236,6 +253,7 @@ class DispatchOperator(BaseOperator):
             key=record.key,
             uid=record.uid,
             dispatch_conn_id=self.dispatch_conn_id,
+            scheduler_conn_id=self.scheduler_conn_id,
             instance=_instance(context),
             settle_seconds=settle_seconds,
             until=None if limit is None else time.time() + limit.total_seconds(),

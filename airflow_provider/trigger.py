@@ -17,8 +17,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider import clusters, hook
 from airflow_provider.ending import cancel_if_ended
-from airflow_provider.hook import DEFAULT, forget
+from airflow_provider.hook import DEFAULT
 from airflow_provider.secrets import secrets
 from airflow_provider.sites import Site, site
 from dispatch_core.client import Client
@@ -47,7 +48,8 @@ _ending: set[asyncio.Task[None]] = set()
 class DispatchTrigger(BaseTrigger):
     """Supervises the job with this key and uid until it has an outcome, and is settled or `settle_seconds` have passed.
 
-    `instance` is the task instance that deferred: dag_id, run_id, task_id, map_index, and its uuid as ti_id. `until`,
+    `scheduler_conn_id` is the connection that its cluster is reached by; None: the clusters file has it. `instance` is
+    the task instance that deferred: dag_id, run_id, task_id, map_index, and its uuid as ti_id. `until`,
     in seconds since 1970: when the job is cancelled if it has no outcome; None: never. `settle_seconds` None waits for
     as long as it takes. The event is {"key", "uid"}, with "problem" where the record is gone.
     """
@@ -58,6 +60,7 @@ class DispatchTrigger(BaseTrigger):
         key: str,
         uid: str,
         dispatch_conn_id: str = DEFAULT,
+        scheduler_conn_id: str | None = None,
         instance: dict[str, Any] | None = None,
         settle_seconds: float | None = SETTLE_SECONDS,
         until: float | None = None,
@@ -66,6 +69,7 @@ class DispatchTrigger(BaseTrigger):
         self.key = key
         self.uid = uid
         self.dispatch_conn_id = dispatch_conn_id
+        self.scheduler_conn_id = scheduler_conn_id
         self.instance = dict(instance or {})
         self.settle_seconds = settle_seconds
         self.until = until
@@ -82,6 +86,7 @@ class DispatchTrigger(BaseTrigger):
                 "key": self.key,
                 "uid": self.uid,
                 "dispatch_conn_id": self.dispatch_conn_id,
+                "scheduler_conn_id": self.scheduler_conn_id,
                 "instance": self.instance,
                 "settle_seconds": self.settle_seconds,
                 "until": self.until,
@@ -104,7 +109,8 @@ class DispatchTrigger(BaseTrigger):
                 break
             except (DispatchError, OSError) as hindrance:
                 self._tell(f"job {self.key} is left as it is meanwhile: {hindrance}")
-            forget(self.dispatch_conn_id)
+            hook.forget(self.dispatch_conn_id)
+            clusters.forget(self.scheduler_conn_id)
             await asyncio.sleep(AGAIN_SECONDS[min(hindered, len(AGAIN_SECONDS) - 1)])
             hindered += 1
         self._fired = True
@@ -153,7 +159,7 @@ class DispatchTrigger(BaseTrigger):
             self._tell_wait(await supervisor.store.read(self.key, self.uid))
 
     async def _supervisor(self, place: Site, record: Record) -> Supervisor:
-        adapter = await place.adapter(record.scheduler)
+        adapter = await place.adapter(record.scheduler, self.scheduler_conn_id)
         return Supervisor(place.store, adapter, secrets=secrets, drain_seconds=DRAIN_SECONDS, name=self.name)
 
     async def _end(self) -> None:

@@ -1,17 +1,19 @@
 """Nothing is forgotten: takes on the jobs that nobody supervises, and sweeps what landed after its job was settled.
 
 One rule: it is a supervisor like any other, safe to run anywhere, any number of times, beside any number of others. It
-lists a cluster's objects by our tag, not by live record, so that a late one is found whatever the records say (S2).
+lists a cluster's objects by our tag, not by live record, so that a late one is found whatever the records say (S2). A
+cluster that cannot be opened or does not answer is told of, and tried again; the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from dispatch_core.adapters.contract import Adapter
-from dispatch_core.errors import DispatchError, Displaced, Owned, SchedulerUnavailable, StoreUnavailable
+from dispatch_core.errors import DispatchError, Displaced, Owned, StoreUnavailable
 from dispatch_core.names import read_name
 from dispatch_core.reasons import FOR_A_PERSON
 from dispatch_core.record import Record, State
@@ -28,6 +30,8 @@ NAMED = 10
 class Janitor:
     """Adopts every unattended record of a store whose cluster is among `adapters`, until it is cancelled.
 
+    `opens` makes a connection to a cluster that a record names and `adapters` has not, and to those of `names`, which
+    are swept whatever the records say; it raises DispatchError, and who gave it closes what it opened.
     `period_seconds`: how often it looks. `once` ends it when every record that it found is settled, attended to by
     another, or waits for what only a person can say.
     """
@@ -37,6 +41,8 @@ class Janitor:
         store: Store,
         adapters: Mapping[str, Adapter],
         *,
+        opens: Callable[[str], Adapter] | None = None,
+        names: tuple[str, ...] = (),
         secrets: Secrets = no_secrets,
         period_seconds: float = 30.0,
         lease_seconds: float | None = 30.0,
@@ -44,12 +50,17 @@ class Janitor:
         fresh_id: FreshId = fresh_id,
     ) -> None:
         self.store = store
-        self.adapters = adapters
+        self.adapters: dict[str, Adapter] = {}
+        self.supervisors: dict[str, Supervisor] = {}
         self.period_seconds = period_seconds
-        self.supervisors = {
-            name: Supervisor(store, adapter, secrets=secrets, lease_seconds=lease_seconds, now=now, fresh_id=fresh_id)
-            for name, adapter in adapters.items()
-        }
+        self._opens = opens
+        self._names = names
+        self._supervisor = partial(
+            Supervisor, store, secrets=secrets, lease_seconds=lease_seconds, now=now, fresh_id=fresh_id
+        )
+        self._hindrances: dict[str, str] = {}
+        for name, adapter in adapters.items():
+            self._add(name, adapter)
         self._unsettled: set[str] = set()
         self._unreadable: set[tuple[str, int]] = set()
         self._without_record: set[tuple[str, str]] = set()
@@ -91,7 +102,29 @@ class Janitor:
         self._unsettled = {job.uid for job in jobs}
         self._tell_unreadable(jobs)
         free = [job.record for job in jobs if job.owner is None and job.record is not None]
+        self._open({*self._names, *(record.scheduler for record in free)})
         return [record for record in free if record.scheduler in self.adapters]
+
+    def _open(self, names: set[str]) -> None:
+        """Connect to the clusters that are new here, as far as they can be opened."""
+        if self._opens is None:
+            return
+        for name in sorted(names - self.adapters.keys()):
+            try:
+                self._add(name, self._opens(name))
+            except DispatchError as error:
+                self._hindered(name, f"cluster {name} cannot be opened, and its jobs are left alone: {error}")
+
+    def _add(self, name: str, adapter: Adapter) -> None:
+        self.adapters[name] = adapter
+        self.supervisors[name] = self._supervisor(adapter)
+        self._hindrances.pop(name, None)
+
+    def _hindered(self, name: str, text: str) -> None:
+        """Say what is wrong with a cluster, once for as long as it stays the same."""
+        if self._hindrances.get(name) != text:
+            log.warning("%s", text)
+        self._hindrances[name] = text
 
     async def _left_to_persons(self, uids: frozenset[str]) -> bool:
         """Whether each of these jobs waits for what only a person can say."""
@@ -103,9 +136,10 @@ class Janitor:
         for name, adapter in self.adapters.items():
             try:
                 listing = await adapter.everything()
-            except SchedulerUnavailable as error:
-                log.warning("cluster %s is not swept: %s", name, error)
+            except DispatchError as error:
+                self._hindered(name, f"cluster {name} is not swept: {error}")
                 continue
+            self._hindrances.pop(name, None)
             alive = [sighting.name for sighting in listing.objects if sighting.state is not State.ENDED]
             tags = {object: tag.uid for object in alive if (tag := read_name(object)) is not None}
             late = await self.store.jobs(settled=True, uids=frozenset(tags.values())) if tags else []

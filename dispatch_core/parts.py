@@ -83,7 +83,7 @@ def from_fields(fields: object, name: str, depth: int = 0) -> Part:
     """The parts of what an engine was given: mappings, lists, tuples and scalars."""
     part = Part(value=fields, name=name, file="", line=0, source="")
     if depth > DEEPEST:
-        raise part.refuse("it is nested too deep; a job file is flat")
+        raise part.refuse("it is nested too deep; nothing here has so many levels")
     value: object = fields
     match fields:
         case Mapping():
@@ -104,8 +104,10 @@ def from_fields(fields: object, name: str, depth: int = 0) -> Part:
     return Part(value=value, name=name, file="", line=0, source=_source(value))
 
 
-def from_yaml(text: str, file: str) -> Part:
-    """The parts of a YAML text. Raises BadInput for what is no YAML, or not the part of it that is read here."""
+def from_yaml(text: str, file: str, *, needs: str = "a job needs at least key and spec") -> Part:
+    """The parts of a YAML text; `needs` is said of an empty one.
+
+    Raises BadInput for what is no YAML, or not the part of it that is read here."""
     text = text.removeprefix("\ufeff")
     odd = _UNPRINTABLE.search(text)
     if odd is not None:
@@ -118,12 +120,12 @@ def from_yaml(text: str, file: str) -> Part:
     except yaml.MarkedYAMLError as error:
         raise _unreadable(error, text, file) from None
     except RecursionError:
-        raise BadInput(f"{file}:1: it is nested too deep; a job file is flat") from None
+        raise BadInput(f"{file}:1: it is nested too deep; nothing here has so many levels") from None
     except (yaml.YAMLError, ValueError, OverflowError):
         # Escapes of characters that do not exist, and directives that PyYAML trips over.
         raise BadInput(f"{file}:1: it is not YAML; check its quotes and its escapes") from None
     if root is None:
-        raise BadInput(f"{file}:1: it is empty; a job needs at least key and spec")
+        raise BadInput(f"{file}:1: it is empty; {needs}")
     return _part(root, "", file, root.start_mark.line + 1, 0)
 
 
@@ -146,7 +148,7 @@ def _unreadable(error: yaml.MarkedYAMLError, text: str, file: str) -> BadInput:
     if "\t" in line[: mark.column + 1 if mark is not None else 0] or ("\\t" in said and "\t" in line):
         said = "there is a tab; YAML is indented and spaced with spaces only"
     elif "but found another document" in said:
-        said = "a second document begins; a file holds one job"
+        said = "a second document begins; keep one of them in the file"
     elif not said.startswith("aliases"):
         said = f"it is not YAML: {said}; check the indentation, brackets and quotes up to here"
     return BadInput(f"{file}:{number + 1}: {said}")
@@ -155,7 +157,7 @@ def _unreadable(error: yaml.MarkedYAMLError, text: str, file: str) -> BadInput:
 def _part(node: yaml.Node, name: str, file: str, line: int, depth: int) -> Part:
     part = Part(value=None, name=name, file=file, line=line, source="")
     if depth > DEEPEST:
-        raise part.refuse("it is nested too deep; a job file is flat")
+        raise part.refuse("it is nested too deep; nothing here has so many levels")
     if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
         return Part(value=_fields(node, part, depth), name=name, file=file, line=line, source="")
     if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":

@@ -1,21 +1,23 @@
-"""Where things are by default, and which scheduler a name means: the user's data directory, its store and its spool.
+"""Where things are by default, and which cluster a name means: the user's data directory, with store, spool, clusters.
 
-One rule: whoever runs `dispatch` as the same user meets the same records and the same local scheduler, from the command
-line, from Airflow and from Prefect, unless told otherwise.
+One rule: whoever runs `dispatch` as the same user meets the same records and the same clusters, from the command line,
+from Airflow and from Prefect, unless told otherwise. Naming a cluster reads a file; only opening it may connect.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from dispatch_core.adapters.contract import Adapter
+from dispatch_core.adapters.contract import Adapter, Finding
 from dispatch_core.errors import BadInput
 from dispatch_core.plan import Spec
 
-SCHEDULERS = ("local",)
-"""The names that `scheduler:` may have."""
+if TYPE_CHECKING:
+    from dispatch_core.clusters import Cluster, Clusters
 
 
 def data_directory() -> Path:
@@ -37,16 +39,77 @@ def default_spool() -> Path:
     return data_directory() / "spool"
 
 
-def open_scheduler(name: str, spool: Path | None = None) -> Adapter:
-    """A connection to the scheduler that a job names; who opens it closes it. Raises BadInput for an unknown name."""
-    if name not in SCHEDULERS:
-        raise BadInput(f"no scheduler is named {name!r}; this version knows {', '.join(SCHEDULERS)}")
+def clusters(file: Path | None = None) -> Clusters:
+    """What the clusters file says: the one that is given, else `$DISPATCH_CLUSTERS`, else the user's own, which need
+    not be there. Raises BadInput."""
+    from dispatch_core.clusters import load_clusters  # status and the like need no YAML
+
+    told = file or (Path(os.environ["DISPATCH_CLUSTERS"]) if os.environ.get("DISPATCH_CLUSTERS") else None)
+    return load_clusters((told or data_directory() / "clusters.yaml").expanduser(), needed=told is not None)
+
+
+def find_cluster(name: str, *, spool: Path | None = None, file: Path | None = None) -> Cluster:
+    """The cluster that a name means; `spool` is that of `local`, for which no file is read. Raises BadInput."""
+    from dispatch_core.clusters import LOCAL, LocalCluster
+
+    if name == LOCAL:
+        return LocalCluster(name=LOCAL, spool=str((spool or default_spool()).absolute()))
+    return clusters(file).find(name)
+
+
+def open_cluster(cluster: Cluster) -> Adapter:
+    """A connection to a cluster; who opens it closes it. Raises BadInput."""
+    from dispatch_core.adapters.slurm.cluster import SlurmCluster
+
+    if isinstance(cluster, SlurmCluster):
+        from dispatch_core.adapters.slurm.scheduler import open_slurm  # type: ignore[import-not-found, unused-ignore]
+
+        opened: Adapter = open_slurm(cluster)
+        return opened
     from dispatch_core.adapters.local.scheduler import LocalScheduler  # most commands need no scheduler
 
-    return LocalScheduler(spool or default_spool())
+    return LocalScheduler(Path(cluster.spool), slots=cluster.slots or os.cpu_count() or 1)
 
 
-def problems_on(name: str, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
-    """What the scheduler that a job names cannot launch, without making anything that stays. Raises BadInput."""
+def open_scheduler(name: str, spool: Path | None = None, file: Path | None = None) -> Adapter:
+    """A connection to the cluster that a job names; who opens it closes it. Raises BadInput for an unknown name."""
+    return open_cluster(find_cluster(name, spool=spool, file=file))
+
+
+def problems_on(name: str, spec: Spec, file: Path | None = None) -> list[tuple[tuple[str | int, ...], str]]:
+    """What the cluster that a job names cannot launch, without connecting to it. Raises BadInput."""
+    return problems_of(find_cluster(name, file=file), spec)
+
+
+def problems_of(cluster: Cluster, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
+    """What a cluster cannot launch, without connecting to it or making anything that stays."""
+    from dispatch_core.adapters.slurm.cluster import SlurmCluster
+
+    if isinstance(cluster, SlurmCluster):
+        from dispatch_core.adapters.slurm.script import problems  # type: ignore[import-not-found, unused-ignore]
+
+        found: list[tuple[tuple[str | int, ...], str]] = problems(spec)
+        return found
+    from dispatch_core.adapters.local.scheduler import LocalScheduler
+
     with TemporaryDirectory(prefix="dispatch-check-") as scratch:
-        return open_scheduler(name, Path(scratch)).problems(spec)
+        return LocalScheduler(Path(scratch)).problems(spec)
+
+
+async def examine(cluster: Cluster) -> AsyncIterator[Finding]:
+    """What can be said of a cluster without submitting a job: whether dispatch can use it. A spool that is not there is
+    made."""
+    from dispatch_core.adapters.slurm.cluster import SlurmCluster
+
+    if isinstance(cluster, SlurmCluster):
+        from dispatch_core.adapters.slurm.doctor import examine  # type: ignore[import-not-found, unused-ignore]
+
+        async for finding in examine(cluster):
+            yield finding
+        return
+    try:
+        await open_cluster(cluster).close()
+    except BadInput as error:
+        yield Finding(name="spool", ok=False, text=str(error))
+    else:
+        yield Finding(name="spool", ok=True, text=f"{cluster.spool} can be used")

@@ -1,4 +1,4 @@
-"""The block that says where the records of jobs are kept, and where the local scheduler has its spool.
+"""The blocks: where the records of jobs are kept and the local scheduler has its spool, and how a cluster is reached.
 
 One rule: a block is configuration and opens nothing. Pydantic is used here because Prefect's blocks demand it, and no
 further in.
@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from prefect.blocks.core import Block
-from pydantic import Field, SecretStr, model_validator
+from pydantic import ConfigDict, Field, SecretStr, model_validator
+
+from dispatch_core.adapters.slurm import cluster as adapter
+from dispatch_core.clusters import LOCAL, read_slurm
+from dispatch_core.errors import BadInput
 
 SERVER_SCHEMA = "dispatch"
 """The PostgreSQL schema that holds our tables in Prefect's own database: a reset of that database leaves it alone."""
@@ -67,4 +71,101 @@ class DispatchStore(Block):
     def _one_database(self) -> DispatchStore:
         if self.server and self.url is not None:
             raise ValueError("give a database URL, or server=True for the server's own database, not both")
+        return self
+
+
+class SlurmCluster(Block):
+    """A cluster with Slurm, as a clusters file describes one. It holds no secret: a private key is named by its path.
+
+    Attributes:
+        name: What records call the cluster by. Without it: the name that the block is saved under.
+        host: The submission host. Without one, Slurm's commands run where the flow runs.
+        port: Of the host's SSH server.
+        user: Who logs in there.
+        key_file: The path of a private key where the flow runs.
+        known_hosts: The path of the file that the host's key must be in.
+        directory: A folder on the cluster that every node sees.
+        bin: The folder with Slurm's commands there.
+        slurm_conf: The path of slurm.conf there.
+        poll: The shortest time between two listings, like "3s".
+        absence: What listings must span before a job that is missing from them is gone.
+        submits_per_second: At most so many.
+        live_jobs: At most so many in the queue.
+
+    Example:
+        ```python
+        from prefect_collection.blocks import SlurmCluster
+
+        await SlurmCluster(host="login.alps.example", user="ann", key_file="~/.ssh/id_ed25519").save("alps")
+        ```
+    """
+
+    _block_type_name = "Dispatch Slurm Cluster"
+    _block_type_slug = "dispatch-slurm-cluster"
+    _description = "How dispatch reaches a cluster with Slurm."
+
+    # What is wrong may be a key in place of its path: it is not shown.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    name: str | None = Field(
+        default=None,
+        title="Name",
+        description="What records call the cluster by. Without it: the name that the block is saved under.",
+    )
+    host: str | None = Field(
+        default=None,
+        title="Submission host",
+        description="Without one, Slurm's commands run where the flow runs.",
+    )
+    port: int | None = Field(default=None, title="Port")
+    user: str | None = Field(default=None, title="User")
+    key_file: str | None = Field(
+        default=None,
+        title="Private key",
+        description="Its path where the flow runs, never the key itself. Without one: the agent's and the user's own.",
+    )
+    known_hosts: str | None = Field(
+        default=None, title="Known hosts", description="The file that the host's key must be in."
+    )
+    directory: str | None = Field(
+        default=None, title="Directory", description="A folder on the cluster that every node sees."
+    )
+    bin: str | None = Field(default=None, title="Slurm's commands", description="Their folder on the cluster.")
+    slurm_conf: str | None = Field(default=None, title="slurm.conf", description="Its path on the cluster.")
+    poll: float | str | None = Field(
+        default=None, title="Poll", description="The shortest time between two listings, like 3s."
+    )
+    absence: float | str | None = Field(
+        default=None,
+        title="Absence",
+        description="What listings must span before a job that is missing from them is gone, like 60s.",
+    )
+    submits_per_second: float | None = Field(default=None, title="Submits a second", description="At most so many.")
+    live_jobs: int | None = Field(default=None, title="Live jobs", description="At most so many in the queue.")
+
+    def described(self) -> adapter.SlurmCluster:
+        """The cluster that the block means. Raises BadInput where it has no name yet."""
+        name = self.name or self._block_document_name
+        if not name:
+            raise BadInput(
+                "a SlurmCluster block has no name, which records call the cluster by; give it one, or save it"
+            )
+        return self._read(name)
+
+    def _read(self, name: str) -> adapter.SlurmCluster:
+        given = {field: getattr(self, field) for field in type(self).model_fields if field != "name"}
+        fields = {field: value for field, value in given.items() if value not in (None, "")}
+        return read_slurm(name, fields, f"the block {name!r}")
+
+    @model_validator(mode="after")
+    def _can_be_read(self) -> SlurmCluster:
+        strange = [name for name in self.model_extra or {} if not name.startswith(("_", "block_"))]
+        if strange:
+            raise ValueError(f"there is no field {strange[0]!r}; there are {', '.join(type(self).model_fields)}")
+        if self.name == LOCAL:
+            raise ValueError(f"the name {LOCAL!r} is built in for the machine of the flow; choose another one")
+        try:
+            self._read(self.name or "that is read")
+        except BadInput as wrong:
+            raise ValueError(str(wrong)) from None
         return self

@@ -19,7 +19,7 @@ from prefect.logging.loggers import flow_run_logger
 
 from dispatch_core.errors import DispatchError
 from prefect_collection.attendance import Attendance
-from prefect_collection.blocks import DispatchStore
+from prefect_collection.blocks import DispatchStore, SlurmCluster
 from prefect_collection.connections import SERVER, connected, load
 from prefect_collection.keys import place_of
 from prefect_collection.secret_sources import read_secret
@@ -74,8 +74,8 @@ async def heard_of_cancel(flow_runs: Sequence[UUID]) -> str:
     return reason
 
 
-def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: str = "local") -> Hook:
-    """A hook for `@flow(on_cancellation=[...])` that cancels every job of the flow run in this store.
+def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: SlurmCluster | str = "local") -> Hook:
+    """A hook for `@flow(on_cancellation=[...])` that cancels every job of the flow run in this store, on this cluster.
 
     It is for a flow run whose process is gone, or is killed before its tasks have heard of the cancel. It runs in the
     process of the runner, after the flow's own has ended. Jobs with `across_runs=True` are left alone.
@@ -86,7 +86,9 @@ def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: str = "loc
         place = await place_of(flow_run)
         async with connected(await load(store), scheduler, place.flow_runs) as connection:
             listed = await connection.store.jobs(settled=False, key_prefix=place.prefix)
-            records = [job.record for job in listed if job.record is not None and job.record.scheduler == scheduler]
+            records = [
+                job.record for job in listed if job.record is not None and job.record.scheduler == connection.scheduler
+            ]
             name = f"prefect flow run {place.root}"
             attendance = Attendance(connection, name=name, secrets=read_secret, tell=logger.info, warn=logger.warning)
             reason = f"the flow run {flow_run.name!r} was cancelled"

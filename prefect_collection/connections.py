@@ -1,4 +1,4 @@
-"""One store and one scheduler for all jobs of an event loop that use the same block, opened by the first and closed by
+"""One store and one cluster for all jobs of an event loop that use the same blocks, opened by the first and closed by
 the last.
 
 One rule: what is shared belongs to nobody's job, so that the end of one never closes it for the others. Nothing is open
@@ -21,10 +21,11 @@ import anyio
 
 from dispatch_core import places
 from dispatch_core.adapters.contract import Adapter
+from dispatch_core.clusters import Cluster, UnknownCluster
 from dispatch_core.errors import BadInput
 from dispatch_core.stores.contract import Store
 from dispatch_core.stores.sql import open_store
-from prefect_collection.blocks import DispatchStore
+from prefect_collection.blocks import DispatchStore, SlurmCluster
 from prefect_collection.server_database import prove, server_schema, server_url
 
 SERVER = "server"
@@ -32,7 +33,7 @@ SERVER = "server"
 
 
 class Connection(NamedTuple):
-    """An open store and an open scheduler."""
+    """An open store and an open cluster."""
 
     store: Store
     adapter: Adapter
@@ -44,8 +45,7 @@ class _What(NamedTuple):
 
     url: str
     schema: str | None
-    spool: Path | None
-    scheduler: str
+    cluster: Cluster
 
 
 @dataclass
@@ -73,14 +73,30 @@ async def load(store: DispatchStore | str) -> DispatchStore:
         raise BadInput(f"no Dispatch Store block is saved as {store!r}; save one, or give {SERVER!r}") from error
 
 
+async def cluster_of(scheduler: SlurmCluster | str, spool: Path | None = None) -> Cluster:
+    """The cluster that a task was given: a block, "local", a name in the clusters file, or that of a saved block."""
+    if isinstance(scheduler, SlurmCluster):
+        return scheduler.described()
+    try:
+        return places.find_cluster(scheduler, spool=spool)
+    except UnknownCluster as unknown:
+        try:
+            block: SlurmCluster = await SlurmCluster.aload(scheduler)
+        except ValueError:
+            raise BadInput(f"{unknown}; nor is a Dispatch Slurm Cluster block saved as {scheduler!r}") from None
+    return block.described()
+
+
 @asynccontextmanager
-async def connected(block: DispatchStore, scheduler: str, flow_runs: Sequence[UUID] = ()) -> AsyncIterator[Connection]:
-    """The store and the scheduler that a block means, for as long as the context lasts.
+async def connected(
+    block: DispatchStore, scheduler: SlurmCluster | str, flow_runs: Sequence[UUID] = ()
+) -> AsyncIterator[Connection]:
+    """The store and the cluster that a task was given, for as long as the context lasts.
 
     `flow_runs` are what the server's database is proved by, where the block means that. Raises StoreUnavailable,
     BadInput.
     """
-    what = _what(block, scheduler)
+    what = _what(block, await cluster_of(scheduler, block.spool))
     with _loops:
         here = _open.setdefault(asyncio.get_running_loop(), {})
     shared = here.setdefault(what, _Shared())
@@ -102,14 +118,14 @@ async def connected(block: DispatchStore, scheduler: str, flow_runs: Sequence[UU
                     await shared.connection.store.close()
 
 
-def _what(block: DispatchStore, scheduler: str) -> _What:
+def _what(block: DispatchStore, cluster: Cluster) -> _What:
     if block.server:
         url = server_url()
-        return _What(url, server_schema(url, block.database_schema), block.spool, scheduler)
+        return _What(url, server_schema(url, block.database_schema), cluster)
     url = places.default_store() if block.url is None else block.url.get_secret_value()
-    return _What(url, block.database_schema, block.spool, scheduler)
+    return _What(url, block.database_schema, cluster)
 
 
 def _opened(what: _What) -> Connection:
-    adapter = places.open_scheduler(what.scheduler, what.spool)
-    return Connection(store=open_store(what.url, schema=what.schema), adapter=adapter, scheduler=what.scheduler)
+    adapter = places.open_cluster(what.cluster)
+    return Connection(store=open_store(what.url, schema=what.schema), adapter=adapter, scheduler=what.cluster.name)

@@ -24,7 +24,7 @@ from dispatch_core.jobfile import read_plan, read_spec
 from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Record
 from prefect_collection.attendance import Attendance
-from prefect_collection.blocks import DispatchStore
+from prefect_collection.blocks import DispatchStore, SlurmCluster
 from prefect_collection.cancels import cancelled_flow_run, heard_of_cancel
 from prefect_collection.connections import SERVER, Connection, connected, load
 from prefect_collection.keys import here, in_use
@@ -52,7 +52,7 @@ async def dispatch_job(
     working_directory: str | None = None,
     spec: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
-    scheduler: str = "local",
+    scheduler: SlurmCluster | str = "local",
     store: DispatchStore | str = SERVER,
     across_runs: bool = False,
     on_timeout: Literal["leave", "cancel"] = "leave",
@@ -67,6 +67,10 @@ async def dispatch_job(
     `command`, `time_limit` ("2h", or seconds), `environment`, `secret_environment` and `working_directory` are fields
     of a job file's `spec`, and `spec` takes the others. `plan` is a job file's `plan`; without one, the `retries` and
     `retry_delay_seconds` of the task become rules that resubmit the job when it fails.
+
+    `scheduler`: "local", the machine that the flow runs on; a name in its clusters file; a `SlurmCluster` block, or the
+    name of a saved one. The record calls the cluster by its name, so the clusters file of a `dispatch supervise` has to
+    as well.
 
     `store`: a block, the name of a saved one, or "server", the Prefect server's own database.
 

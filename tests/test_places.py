@@ -24,7 +24,7 @@ def test_the_defaults_are_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_pat
 async def test_a_scheduler_is_opened_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DISPATCH_HOME", str(tmp_path))
     await places.open_scheduler("local").close()
-    with pytest.raises(BadInput, match="no scheduler is named 'elsewhere'; this version knows local"):
+    with pytest.raises(BadInput, match="no cluster is named 'elsewhere'; there is local, and no file"):
         places.open_scheduler("elsewhere")
 
 

@@ -16,6 +16,7 @@ from dispatch_core.adapters.contract import Bounds, Launch
 from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.client import Client, explain
 from dispatch_core.errors import (
+    BadInput,
     CommitUnknown,
     Displaced,
     Owned,
@@ -421,6 +422,47 @@ async def test_the_janitor_adopts_what_nobody_supervises(world: World) -> None:
     await asyncio.gather(*(Janitor(world.store, {"local": world.scheduler}).run(once=True) for _ in range(2)))
     assert [world.runs(f"job{n}") for n in range(5)] == [["1.1"]] * 5
     assert all(job.record is not None and job.record.settled for job in await world.store.jobs())
+
+
+async def test_a_cluster_that_cannot_be_reached_ends_nothing_for_the_others(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told of once for as long as it lasts; its jobs wait, and go on when it answers."""
+    down = True
+
+    async def answer(name: str, _: int) -> None:
+        if down and name in ("find", "everything"):
+            raise SchedulerUnavailable("no route to host")
+
+    opened = []
+
+    def opens(name: str) -> Any:
+        opened.append(name)
+        if name == "undefined":
+            raise BadInput("no cluster is named 'undefined'")
+        return Around(world.scheduler, before=answer) if name == "far" else world.scheduler
+
+    await world.client.submit("far", Spec(command=("true",)), Plan(), scheduler="far")
+    await world.client.submit("nowhere", Spec(command=("true",)), Plan(), scheduler="undefined")
+    await world.submit(key="near")
+    janitor = Janitor(world.store, {}, opens=opens, names=("local", "far"), period_seconds=0.1)
+    work = asyncio.ensure_future(janitor.run())
+    try:
+        await world.until(lambda: world.runs("near") and opened.count("undefined") > 3)
+        assert (opened.count("far"), opened.count("local")) == (1, 1)
+        told = Counter(record.getMessage() for record in caplog.records if "cluster" in record.getMessage())
+        assert told == {
+            "cluster far is not swept: no route to host": 1,
+            "cluster undefined cannot be opened, and its jobs are left alone: no cluster is named 'undefined'": 1,
+        }
+        down = False
+        async with asyncio.timeout(30):
+            while not (await world.store.read("far")).settled:
+                await asyncio.sleep(0.05)
+        assert (await world.store.read("nowhere")).submissions == ()
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
 
 
 async def test_the_janitor_waits_an_outage_of_the_store_out(world: World) -> None:

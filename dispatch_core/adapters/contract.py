@@ -68,6 +68,17 @@ class Launch(Value, frozen=True):
     """How the run before ended, "" for the first: the run reads it in its environment."""
 
 
+class Finding(Value, frozen=True):
+    """One thing that was looked at on a cluster, for `dispatch doctor`."""
+
+    name: str
+    """What was looked at, in a word or two."""
+    ok: bool | None
+    """None: a note, neither good nor bad."""
+    text: str
+    """What was found, and where it is bad, what to do."""
+
+
 class Adapter(Protocol):
     """One cluster connection, shared by every job on it in this event loop; whoever opened it closes it."""
 

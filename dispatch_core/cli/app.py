@@ -83,6 +83,16 @@ SpoolOption = Annotated[
         show_default=False,
     ),
 ]
+ClustersOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--clusters",
+        envvar="DISPATCH_CLUSTERS",
+        metavar="FILE",
+        help="What the clusters are, by name. Default: clusters.yaml in your data directory.",
+        show_default=False,
+    ),
+]
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="json: JSON alone on standard output.")]
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="The job file; - reads standard input.")]
 
@@ -94,8 +104,8 @@ RevisionOption = Annotated[
 ]
 
 
-def _session(store: str | None, spool: Path | None, output: Output) -> Session:
-    return Session(store=store or None, spool=spool, screen=Screen(as_json=output is Output.JSON))
+def _session(store: str | None, spool: Path | None, clusters: Path | None, output: Output) -> Session:
+    return Session(store=store or None, spool=spool, screen=Screen(as_json=output is Output.JSON), clusters=clusters)
 
 
 def _release(wanted: bool) -> None:
@@ -119,6 +129,7 @@ def run(
     new: NewOption = False,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Submit a job and supervise it until it is settled.
@@ -128,7 +139,7 @@ def run(
     """
     from dispatch_core.cli import launching
 
-    return launching.run(_session(store, spool, output), file, new)
+    return launching.run(_session(store, spool, clusters, output), file, new)
 
 
 @app.command()
@@ -137,12 +148,13 @@ def submit(
     new: NewOption = False,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Write a job's record; whoever supervises launches it."""
     from dispatch_core.cli import launching
 
-    return launching.submit(_session(store, spool, output), file, new)
+    return launching.submit(_session(store, spool, clusters, output), file, new)
 
 
 @app.command()
@@ -154,6 +166,7 @@ def supervise(
     once: Annotated[bool, typer.Option("--once", help="Without KEY: leave when nothing is left to be done.")] = False,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Supervise one job, or every job that nobody supervises.
@@ -162,7 +175,7 @@ def supervise(
     outage of the store is waited out. Without KEY, until Ctrl-C."""
     from dispatch_core.cli import launching
 
-    return launching.supervise(_session(store, spool, output), key, once)
+    return launching.supervise(_session(store, spool, clusters, output), key, once)
 
 
 @app.command()
@@ -170,12 +183,13 @@ def check(
     file: FileArgument,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Read a job file and say what is wrong; nothing is written."""
     from dispatch_core.cli import launching
 
-    return launching.check(_session(store, spool, output), file)
+    return launching.check(_session(store, spool, clusters, output), file)
 
 
 @app.command(name="ls")
@@ -190,42 +204,55 @@ def list_jobs(
     ] = False,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """List the jobs, the newest change first."""
     from dispatch_core.cli import looking
 
-    return looking.list_jobs(_session(store, spool, output), attention)
+    return looking.list_jobs(_session(store, spool, clusters, output), attention)
 
 
 @app.command()
 def status(
-    key: KeyArgument, store: StoreOption = None, spool: SpoolOption = None, output: OutputOption = Output.TEXT
+    key: KeyArgument,
+    store: StoreOption = None,
+    spool: SpoolOption = None,
+    clusters: ClustersOption = None,
+    output: OutputOption = Output.TEXT,
 ) -> int:
     """Show one job: state, what it waits for, who supervises."""
     from dispatch_core.cli import looking
 
-    return looking.status(_session(store, spool, output), key)
+    return looking.status(_session(store, spool, clusters, output), key)
 
 
 @app.command()
 def explain(
-    key: KeyArgument, store: StoreOption = None, spool: SpoolOption = None, output: OutputOption = Output.TEXT
+    key: KeyArgument,
+    store: StoreOption = None,
+    spool: SpoolOption = None,
+    clusters: ClustersOption = None,
+    output: OutputOption = Output.TEXT,
 ) -> int:
     """Say what the next pass would do, and why; changes nothing."""
     from dispatch_core.cli import looking
 
-    return looking.explain(_session(store, spool, output), key)
+    return looking.explain(_session(store, spool, clusters, output), key)
 
 
 @app.command()
 def history(
-    key: KeyArgument, store: StoreOption = None, spool: SpoolOption = None, output: OutputOption = Output.TEXT
+    key: KeyArgument,
+    store: StoreOption = None,
+    spool: SpoolOption = None,
+    clusters: ClustersOption = None,
+    output: OutputOption = Output.TEXT,
 ) -> int:
     """Tell every commit of a job, the oldest first."""
     from dispatch_core.cli import looking
 
-    return looking.history(_session(store, spool, output), key)
+    return looking.history(_session(store, spool, clusters, output), key)
 
 
 @app.command()
@@ -239,12 +266,13 @@ def logs(
     ] = None,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Print what a run has written so far, as it wrote it."""
     from dispatch_core.cli import looking
 
-    return looking.logs(_session(store, spool, output), key, submission, number)
+    return looking.logs(_session(store, spool, clusters, output), key, submission, number)
 
 
 @app.command()
@@ -254,12 +282,13 @@ def cancel(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Kept in the record.")] = "",
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Cancel a job for good, and stop what is alive of it."""
     from dispatch_core.cli import asking
 
-    return asking.cancel(_session(store, spool, output), key, wait, reason)
+    return asking.cancel(_session(store, spool, clusters, output), key, wait, reason)
 
 
 @app.command()
@@ -268,6 +297,7 @@ def hold(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; shown to whoever looks.")],
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Ask that a job does not start.
@@ -275,7 +305,7 @@ def hold(
     During a run it counts for the next start."""
     from dispatch_core.cli import asking
 
-    return asking.hold(_session(store, spool, output), key, reason)
+    return asking.hold(_session(store, spool, clusters, output), key, reason)
 
 
 @app.command()
@@ -284,12 +314,13 @@ def release(
     revision: RevisionOption = None,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Lift every hold; launch again a job that waits for a person."""
     from dispatch_core.cli import asking
 
-    return asking.release(_session(store, spool, output), key, revision)
+    return asking.release(_session(store, spool, clusters, output), key, revision)
 
 
 @app.command()
@@ -300,12 +331,13 @@ def resolve(
     revision: RevisionOption = None,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Say how a job came out that waits for a person."""
     from dispatch_core.cli import asking
 
-    return asking.resolve(_session(store, spool, output), key, result.value, reason, revision)
+    return asking.resolve(_session(store, spool, clusters, output), key, result.value, reason, revision)
 
 
 @app.command()
@@ -317,6 +349,7 @@ def dispose(
     revision: RevisionOption = None,
     store: StoreOption = None,
     spool: SpoolOption = None,
+    clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Say that a stray object or attempt does not matter.
@@ -324,7 +357,7 @@ def dispose(
     A foreign object, by its id; or an attempt that made no object, as SUBMISSION.ATTEMPT."""
     from dispatch_core.cli import asking
 
-    return asking.dispose(_session(store, spool, output), key, what, revision)
+    return asking.dispose(_session(store, spool, clusters, output), key, what, revision)
 
 
 @database.command()
@@ -332,7 +365,7 @@ def upgrade(store: StoreOption = None, output: OutputOption = Output.TEXT) -> in
     """Make the store's tables, or bring them to this release."""
     from dispatch_core.cli import database as tables
 
-    return tables.upgrade_store(_session(store, None, output))
+    return tables.upgrade_store(_session(store, None, None, output))
 
 
 @database.command()
@@ -351,4 +384,4 @@ def prune(
     can then be submitted as if for the first time."""
     from dispatch_core.cli import database as tables
 
-    return tables.prune_store(_session(store, None, output), settled_before, dry_run)
+    return tables.prune_store(_session(store, None, None, output), settled_before, dry_run)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 FINE = 0
 UNEXPECTED = 1
+"""Also what `doctor` and `simulate` exit with where something is not as it should be."""
+
 BAD_INPUT = 2
 ATTENTION = 3
 """`ls --attention` found something."""
@@ -24,7 +26,7 @@ SIGNALLED = 128
 TABLE = """\b
 Exit codes:
     0  fine; the job succeeded, or is under way
-    1  an unexpected error
+    1  an unexpected error; a check failed (doctor, simulate)
     2  bad input: nothing was written
     3  ls --attention found jobs
     4  no such job

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
 
+from dispatch_core.adapters.contract import Adapter
 from dispatch_core.cli import exits, looking, sources
 from dispatch_core.cli.screen import Screen, clean, local_time, plural
 from dispatch_core.cli.session import Detached, Session
 from dispatch_core.cli.session import run as run_to_end
 from dispatch_core.cli.told import Tell, Told
 from dispatch_core.client import Client
+from dispatch_core.clusters import LOCAL, UnknownCluster
 from dispatch_core.errors import BadInput, NotFound
 from dispatch_core.janitor import Janitor
 from dispatch_core.jobfile import JobFile, read_job
-from dispatch_core.places import SCHEDULERS, problems_on
+from dispatch_core.places import problems_of
 from dispatch_core.record import Record, Result
 from dispatch_core.status import advice, attention, outcome_words, runs_of, state_of
 from dispatch_core.stores.contract import Store
@@ -34,7 +37,7 @@ EVERY_SECONDS, ONCE_SECONDS = 30.0, 5.0
 CODES = {Result.SUCCEEDED: exits.FINE, Result.FAILED: exits.FAILED, Result.CANCELLED: exits.CANCELLED}
 
 
-def read_file(file: str, *, supervised_here: bool) -> JobFile:
+def read_file(session: Session, file: str, *, supervised_here: bool) -> JobFile:
     """A job file, judged whole; `supervised_here`: its secrets are read by this very command."""
     name = "standard input" if file == "-" else file
     try:
@@ -53,15 +56,17 @@ def read_file(file: str, *, supervised_here: bool) -> JobFile:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadInput(f"{name}:{line}: it is not UTF-8 text; save it as UTF-8") from None
     job = read_job(text, name)
-    if job.scheduler not in SCHEDULERS:
-        raise job.refuse(("scheduler",), f"no scheduler is named {job.scheduler!r}; write {' or '.join(SCHEDULERS)}")
-    for path, problem in [*problems_on(job.scheduler, job.spec), *sources.problems(job.spec, read=supervised_here)]:
+    try:
+        cluster = session.cluster(job.scheduler)
+    except UnknownCluster as unknown:
+        raise job.refuse(("scheduler",), str(unknown)) from None
+    for path, problem in [*problems_of(cluster, job.spec), *sources.problems(job.spec, read=supervised_here)]:
         raise job.refuse(path, problem)
     return job
 
 
 def check(session: Session, file: str) -> int:
-    job = read_file(file, supervised_here=False)
+    job = read_file(session, file, supervised_here=False)
     value = {"key": job.key, "scheduler": job.scheduler, "spec": job.spec, "plan": job.plan}
     rules = [f"  {rule.name}: {looking.rule_words(rule)}" for rule in job.plan.rules]
     head = f"{file}: job {job.key!r} on {job.scheduler} is fine; {plural(len(rules), 'rule')}"
@@ -80,7 +85,7 @@ async def _submit(store: Store, job: JobFile, new: bool) -> tuple[Record, bool]:
 
 
 def submit(session: Session, file: str, new: bool) -> int:
-    job = read_file(file, supervised_here=False)
+    job = read_file(session, file, supervised_here=False)
 
     async def work() -> int:
         async with session.opened() as store:
@@ -99,7 +104,7 @@ def submit(session: Session, file: str, new: bool) -> int:
 
 
 def run(session: Session, file: str, new: bool) -> int:
-    job = read_file(file, supervised_here=True)
+    job = read_file(session, file, supervised_here=True)
     screen = session.screen
 
     async def work() -> int:
@@ -165,10 +170,26 @@ def _janitor(session: Session, once: bool) -> int:
             adopted.add(record.key)
             screen.say(f"{local_time(at, date=False)}  {clean(record.key)}: {line}")
 
-        async with session.opened() as plain, session.scheduler("local") as adapter:
+        async with session.opened() as plain, AsyncExitStack() as stack:
+
+            def opens(name: str) -> Adapter:
+                adapter = session.open(name)
+                stack.push_async_callback(adapter.close)
+                return adapter
+
+            # The machine's own spool may not be one, as on a shared home directory; where it is all there is, it must.
+            names = session.cluster_names()
+            adapters = {} if len(names) > 1 else {LOCAL: opens(LOCAL)}
             screen.say("supervising every job that nobody supervises" + ("" if once else "; Ctrl-C leaves"))
             period = ONCE_SECONDS if once else EVERY_SECONDS
-            janitor = Janitor(Told(plain, tell), {"local": adapter}, secrets=sources.read_secret, period_seconds=period)
+            janitor = Janitor(
+                Told(plain, tell),
+                adapters,
+                opens=opens,
+                names=names,
+                secrets=sources.read_secret,
+                period_seconds=period,
+            )
             with logged(screen):
                 await janitor.run(once=once)
             unsettled = await plain.jobs(settled=False)

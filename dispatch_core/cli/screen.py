@@ -55,6 +55,10 @@ class Screen:
         if not self.as_json:
             sys.stdout.write(clean(text) + "\n")
 
+    def flush(self) -> None:
+        """Show what was printed so far: the next line may take its time."""
+        sys.stdout.flush()
+
     def say(self, text: str) -> None:
         """One line beside the answer: progress and advice."""
         sys.stdout.flush()

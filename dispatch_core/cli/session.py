@@ -17,6 +17,7 @@ from dispatch_core.cli.screen import Screen
 
 if TYPE_CHECKING:
     from dispatch_core.adapters.contract import Adapter
+    from dispatch_core.clusters import Cluster
     from dispatch_core.stores.contract import Store
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class Session:
     """A SQLAlchemy URL; None: the user's own SQLite file."""
     spool: Path | None
     screen: Screen
+    clusters: Path | None = None
+    """The clusters file; None: the user's own."""
 
     @property
     def url(self) -> str:
@@ -61,21 +64,40 @@ class Session:
     @asynccontextmanager
     async def scheduler(self, name: str) -> AsyncIterator[Adapter]:
         """The cluster that a job names."""
-        from dispatch_core.places import open_scheduler
-
-        adapter = open_scheduler(name, self.spool)
+        adapter = self.open(name)
         try:
             yield adapter
         finally:
             await adapter.close()
 
+    def open(self, name: str) -> Adapter:
+        """A connection to the cluster of this name; who opens it closes it. Raises BadInput."""
+        from dispatch_core import places
+
+        return places.open_cluster(self.cluster(name))
+
+    def cluster(self, name: str) -> Cluster:
+        """The cluster of this name. Raises BadInput."""
+        from dispatch_core.places import find_cluster
+
+        return find_cluster(name, spool=self.spool, file=self.clusters)
+
+    def cluster_names(self) -> tuple[str, ...]:
+        """The name that is built in, and those of the clusters file. Raises BadInput."""
+        from dispatch_core.clusters import LOCAL
+        from dispatch_core.places import clusters
+
+        return (LOCAL, *clusters(self.clusters).named)
+
     def command(self, *words: str) -> str:
-        """A command line that a person can paste, on this store and spool; a password in the URL stays out of it."""
+        """A command line that a person can paste, with the same store and clusters; a password stays out of it."""
         options: list[str] = []
         if self.store is not None:
             options += ["--store", self.store if "@" not in self.store else "URL"]
         if self.spool is not None:
             options += ["--spool", str(self.spool)]
+        if self.clusters is not None:
+            options += ["--clusters", str(self.clusters)]
         return shlex.join(["dispatch", *words, *options])
 
 

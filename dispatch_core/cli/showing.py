@@ -1,4 +1,5 @@
-"""The commands that need no store of yours: `simulate` and `demo` show what dispatch does in worlds of their own.
+"""The commands that need no store of yours: `clusters` and `doctor` tell of clusters, `simulate` and `demo` show what
+dispatch does in worlds of their own.
 
 One rule: as in `app`, nothing slow is imported here.
 """
@@ -11,11 +12,39 @@ from typing import Annotated
 
 import typer
 
-from dispatch_core.cli.app import Output, OutputOption, app
+from dispatch_core.cli.app import ClustersOption, Output, OutputOption, SpoolOption, app
 from dispatch_core.cli.screen import Screen
+from dispatch_core.cli.session import Session
 from dispatch_core.errors import BadInput
 
 __all__ = ["app"]
+
+
+@app.command(name="clusters")
+def list_clusters(
+    spool: SpoolOption = None, clusters: ClustersOption = None, output: OutputOption = Output.TEXT
+) -> int:
+    """List the clusters that a job may name; nothing is connected to."""
+    from dispatch_core.cli import doctoring
+
+    screen = Screen(as_json=output is Output.JSON)
+    return doctoring.list_clusters(Session(store=None, spool=spool, screen=screen, clusters=clusters))
+
+
+@app.command()
+def doctor(
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster's name; local is this machine.")],
+    spool: SpoolOption = None,
+    clusters: ClustersOption = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Look at a cluster, and say what would keep dispatch from using it; no job is submitted.
+
+    Exits with 1 if something is bad."""
+    from dispatch_core.cli import doctoring
+
+    screen = Screen(as_json=output is Output.JSON)
+    return doctoring.doctor(Session(store=None, spool=spool, screen=screen, clusters=clusters), cluster)
 
 
 @app.command()

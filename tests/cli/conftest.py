@@ -14,6 +14,7 @@ import pytest
 from dispatch_core import places
 from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.cli import main
+from dispatch_core.clusters import Cluster, LocalCluster
 from dispatch_core.evidence import Bounds
 from dispatch_core.record import Record
 from dispatch_core.stores.migrations import upgrade
@@ -120,12 +121,12 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     shutil.copy(empty_store, made.home / "dispatch.db")
     monkeypatch.setenv("DISPATCH_HOME", str(made.home))
     monkeypatch.setenv("COLUMNS", "120")
-    for name in ("DISPATCH_STORE", "DISPATCH_SPOOL", "DISPATCH_TRACEBACK"):
+    for name in ("DISPATCH_STORE", "DISPATCH_SPOOL", "DISPATCH_CLUSTERS", "DISPATCH_TRACEBACK"):
         monkeypatch.delenv(name, raising=False)
-    real = places.open_scheduler
+    real = places.open_cluster
 
-    def open_quickly(name: str, spool: Path | None = None) -> Any:
-        return quick(spool) if name == "local" else real(name, spool)
+    def open_quickly(cluster: Cluster) -> Any:
+        return quick(Path(cluster.spool)) if isinstance(cluster, LocalCluster) else real(cluster)
 
-    monkeypatch.setattr(places, "open_scheduler", open_quickly)
+    monkeypatch.setattr(places, "open_cluster", open_quickly)
     return made

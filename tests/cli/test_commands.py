@@ -122,7 +122,7 @@ def test_check_reads_and_writes_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatc
         ("key: k\nspec: {command: [a], gpus: 1}\n", "2: spec.gpus: there is no such field; there are command,"),
         (
             "key: k\nscheduler: slurmy\nspec: {command: [a]}\n",
-            "2: scheduler: no scheduler is named 'slurmy'; write local",
+            "2: scheduler: no cluster is named 'slurmy'; there is local, and no file ",
         ),
         (
             "key: k\nspec:\n  command: [a]\n  queue: gpu\n",

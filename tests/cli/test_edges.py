@@ -90,15 +90,19 @@ def test_every_code_is_in_the_table_of_help(cli: Cli) -> None:
 def test_every_command_has_its_options(cli: Cli) -> None:
     commands = re.findall(r"^  ([a-z]+)  ", cli("--help").out.partition("Commands:")[2], re.MULTILINE)
     assert len(commands) >= 14
-    for command in sorted({*commands} - {"db", "demo", "simulate"}):  # these need no store
+    for command in sorted({*commands} - {"db", "demo", "simulate"}):  # these have worlds of their own
         text = cli(command, "--help").out
-        for option in ("--store", "--spool", "--output", "DISPATCH_STORE", "DISPATCH_SPOOL"):
+        for option in ("--spool", "--clusters", "--output", "DISPATCH_SPOOL", "DISPATCH_CLUSTERS"):
             assert option in text, command
+        for option in ("--store", "DISPATCH_STORE"):
+            assert (option in text) is (command not in ("clusters", "doctor")), command
 
 
 def test_a_command_to_paste_holds_no_password() -> None:
     session = Session(store="postgresql://me:hunter2@host/db", spool=Path("/s p"), screen=Screen(as_json=False))
     assert session.command("cancel", "a b") == "dispatch cancel 'a b' --store URL --spool '/s p'"
+    session = Session(store=None, spool=None, screen=Screen(as_json=False), clusters=Path("/c.yaml"))
+    assert session.command("ls") == "dispatch ls --clusters /c.yaml"
 
 
 def test_the_newest_tables_are_told_by_file_name(empty_store: Path, tmp_path: Path) -> None:

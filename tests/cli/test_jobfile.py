@@ -118,7 +118,10 @@ MISTAKES = {
     "no spec": ("key: k\n", "1: spec is missing; add it"),
     "no key": ("spec: {command: [a]}\n", "1: key is missing; add it"),
     "a tab": ("key: k\nspec:\n\tcommand: [a]\n", "3: there is a tab; YAML is indented and spaced with spaces only"),
-    "a second document": (spec("queue: q") + "---\nkey: b\n", "5: a second document begins; a file holds one job"),
+    "a second document": (
+        spec("queue: q") + "---\nkey: b\n",
+        "5: a second document begins; keep one of them in the file",
+    ),
     "an alias": ("key: &a k\nspec: *a\n", "2: aliases are not read; write the value out"),
     "a tag": (
         "key: !!python/name:os.system k\n",

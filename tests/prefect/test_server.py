@@ -216,3 +216,23 @@ def test_the_hook_cancels_what_was_submitted(prefect: Prefect, tmp_path: Path) -
         check_cancelled(prefect, run)
     finally:
         run.end()
+
+
+SAVED = """
+import asyncio
+from prefect_collection.blocks import SlurmCluster
+from prefect_collection.connections import cluster_of
+
+async def main():
+    await SlurmCluster(host="login.alps.example", user="ann", poll="4s").save("alps")
+    cluster = await cluster_of("alps")
+    print(cluster.name, cluster.ssh.user, cluster.ssh.host, cluster.poll_seconds)
+
+asyncio.run(main())
+"""
+
+
+def test_a_cluster_is_saved_as_a_block_and_found_by_its_name(prefect: Prefect) -> None:
+    ran = prefect.run(prefect.environment.python, "-c", SAVED)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "alps ann login.alps.example 4.0"

@@ -26,6 +26,7 @@ with warnings.catch_warnings():
 from airflow.sdk.exceptions import TaskDeferred
 
 from dispatch_core.adapters.local.scheduler import LocalScheduler
+from dispatch_core.clusters import Cluster, LocalCluster
 from dispatch_core.evidence import Bounds
 from dispatch_core.record import Record
 from dispatch_core.stores import migrations
@@ -86,6 +87,8 @@ class Deployment:
     url: str
     spool: Path
     adapters: list[LocalScheduler] = field(default_factory=list)
+    opened: list[Cluster] = field(default_factory=list)
+    """The cluster of each adapter. A local scheduler of its own stands in for one that Slurm would run."""
 
     @property
     def lines(self) -> Path:
@@ -144,12 +147,14 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Depl
     connection = {"conn_type": "dispatch", "extra": {"url": made.url, "spool": str(made.spool)}}
     monkeypatch.setenv("AIRFLOW_CONN_DISPATCH_DEFAULT", json.dumps(connection))
 
-    def open_scheduler(name: str, spool: Path | None) -> LocalScheduler:
-        assert (name, spool) == ("local", made.spool)
+    def opened(cluster: Cluster) -> LocalScheduler:
+        made.opened.append(cluster)
+        spool = Path(cluster.spool) if isinstance(cluster, LocalCluster) else tmp_path / cluster.name
+        assert cluster.name != "local" or spool == made.spool
         made.adapters.append(LocalScheduler(spool, bounds=QUICK, slots=50, grace_seconds=1.0, listing_seconds=0.2))
         return made.adapters[-1]
 
-    monkeypatch.setattr(sites, "open_scheduler", open_scheduler)
+    monkeypatch.setattr(sites, "open_cluster", opened)
     hook.forget("dispatch_default")
     yield made
     hook.forget("dispatch_default")

@@ -114,7 +114,8 @@ def test_a_spec_in_the_words_of_a_job_file(deployment: Deployment) -> None:
     [
         ({}, "command or spec"),
         ({"command": ["true"], "spec": {"command": ["true"]}}, "command or spec"),
-        ({"command": ["true"], "scheduler": "moon"}, "no scheduler is named 'moon'"),
+        ({"command": ["true"], "scheduler": ""}, "one of the two"),
+        ({"command": ["true"], "scheduler": "alps", "scheduler_conn_id": "alps"}, "one of the two"),
         ({"command": ["true"], "plan": {"rules": [{"name": "x"}]}}, "is missing"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
-from airflow_provider import get_provider_info
+from airflow_provider import clusters, get_provider_info
 
 
 def test_the_provider_info_is_what_airflow_accepts() -> None:
@@ -36,3 +36,13 @@ def test_airflow_discovers_it() -> None:
     hook = ProvidersManagerTaskRuntime().hooks["dispatch"]
     assert hook is not None
     assert hook.connection_id_attribute_name == "dispatch_conn_id"
+    hook = ProvidersManagerTaskRuntime().hooks["slurm_ssh"]
+    assert hook is not None
+    assert hook.connection_id_attribute_name == "scheduler_conn_id"
+
+
+def test_the_form_has_the_fields_that_a_connection_is_read_by() -> None:
+    (form,) = (kind for kind in get_provider_info()["connection-types"] if kind["connection-type"] == clusters.TYPE)
+    assert tuple(form["conn-fields"]) == clusters.FIELDS
+    assert form["hook-class-name"] == f"{clusters.__name__}.{clusters.SlurmSshHook.__name__}"
+    assert form["hook-name"] == clusters.SlurmSshHook.hook_name

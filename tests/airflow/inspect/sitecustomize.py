@@ -18,8 +18,8 @@ def watch(folder: str) -> None:
         counts = [
             (adapter.listings, place.users)
             for place in shared
-            if place.site is not None
-            for adapter in list(place.site._adapters.values())
+            if isinstance(place.open, sites.Site)  # the clusters beside them are those that the sites share
+            for adapter in list(place.open._adapters.values())
         ]
         if counts:
             listings, users = map(sum, zip(*counts, strict=True))
