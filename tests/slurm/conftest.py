@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.slurm import scenes
 from tests.slurm.cluster import Cluster, Options, running, why_not
+from tests.slurm.stage import HEAD
 
 
 @pytest.hookimpl(wrapper=True)
@@ -44,3 +46,11 @@ def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
 def accounting_cluster(whole_accounting_cluster: Cluster) -> Iterator[Cluster]:
     yield whole_accounting_cluster
     whole_accounting_cluster.tidy()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of the scenes, where this very program has played them: with `-n 0`."""
+    if scenes.TABLE:
+        terminalreporter.section("scenes on a real cluster")
+        for line in [HEAD, *scenes.TABLE]:
+            terminalreporter.write_line(line)
