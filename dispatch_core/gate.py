@@ -42,6 +42,7 @@ def conditions(record: Record, observed: Observed, object: Object) -> tuple[Cond
         _duplicates(record, observed),
         *_earlier(record, observed),
         _runs(record, observed, object),
+        _begun(object),
         _held(record, observed, object),
     )
 
@@ -103,6 +104,19 @@ def _runs(record: Record, observed: Observed, object: Object) -> Condition:
         holds=not open_keys and not outstanding,
         text=f"not yet judged: {', '.join(open_keys + outstanding)}" if open_keys or outstanding else "all are judged",
         reason=Reason.AWAITING_END,
+        object=object.id,
+    )
+
+
+def _begun(object: Object) -> Condition:
+    """This run was not seen running: a controller that forgot may list it shut while it runs on."""
+    begun = _was_seen_running(object)
+    text = f"run {object.run} of {object.id} was seen {object.state}, and its gate is shut again: it may still run"
+    return Condition(
+        name="this run",
+        holds=not begun,
+        text=f"{text}; a person says what follows" if begun else "it has not begun",
+        reason=Reason.UNRECOGNIZED,
         object=object.id,
     )
 
@@ -180,6 +194,12 @@ def _is_outstanding(intent: Intent) -> bool:
     """Whether what was decided for an earlier run is still to be done; what was decided for an object that had vanished
     keeps no gate shut once it is listed again."""
     return intent.cause is not Cause.VANISHED
+
+
+@guard("begun_run_is_not_opened_again", promise="G8 P1", line=2, without=False)
+def _was_seen_running(object: Object) -> bool:
+    """Whether a run that is listed gated has begun already: opened again, it would begin beside itself."""
+    return object.state in (State.RUNNING, State.ENDING)
 
 
 @guard("hold_on_before_open", promise="G8", without=True)

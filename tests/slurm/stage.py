@@ -61,7 +61,7 @@ class Short(SlurmScheduler):
 
     @property
     def bounds(self) -> Bounds:
-        return replace(super().bounds, window_seconds=5.0, repeat_seconds=1.0, resync_seconds=5.0)
+        return replace(super().bounds, window_seconds=4.0, repeat_seconds=1.0, resync_seconds=5.0)
 
     async def find(self, job: Asked) -> Listing:
         listing = await super().find(job)
@@ -291,11 +291,13 @@ class Stage:
         await actor.leave()
 
     async def _unexplained(self, actor: Actor) -> list[str]:
-        """Commits of a pass that `explain` had not foretold; those that carry replies hold more than it can know."""
+        """Commits of a pass that `explain` had not foretold; those that carry replies, or tell that there is no listing,
+        hold more than it can know."""
         wrong = []
         for change in await self.store.history(actor.key, actor.uid):
             known = [told for told in actor.told if told.record.revision == change.revision - 1]
-            if not change.actor.startswith("supervisor") or any(" replied " in line for line in change.lines):
+            unforeseeable = any(" replied " in line or "does not answer" in line for line in change.lines)
+            if not change.actor.startswith("supervisor") or unforeseeable:
                 continue
             told = [story(e.record, e.decision.record) for e in known if e.decision.record is not None]
             if change.lines not in told:
@@ -347,7 +349,7 @@ def _unauthorized(record: Record, line: dict[str, Any]) -> Iterator[str]:
 async def stage_on(cluster: Cluster) -> AsyncIterator[Stage]:
     """A stage; after it nobody supervises anything, and its jobs are the cluster's to end."""
     folder = Path(tempfile.mkdtemp(prefix="stage-", dir=cluster.work))
-    folder.chmod(0o777)
+    await asyncio.to_thread(folder.chmod, 0o777)
     url = f"sqlite:///{folder}/jobs.db"
     await upgrade(url)
     store = open_store(url)

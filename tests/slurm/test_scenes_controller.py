@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from dispatch_core.plan import Action, Cause, Plan, Rule, When
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Answer, Record, Result
+from dispatch_core.record import Answer, Record, Result, State
 from tests.slurm.cluster import Options, why_not
 from tests.slurm.scenes import Outcomes, Scene, alone, marked, quiet_for, scene
 from tests.slurm.stage import Actor, Stage
 
-OPTIONS = Options(nodes=2, cpus=4, message_timeout=3, credential_ttl=6)
+OPTIONS = Options(nodes=2, cpus=4, message_timeout=2, credential_ttl=5)
 AGAIN = Plan(rules=(Rule(name="again", when=When(cause=(Cause.EXIT,)), do=Action.REQUEUE),))
 CAUGHT = ("sbatch", "release", "scancel", "requeuehold")
 
@@ -46,7 +48,7 @@ async def silent_at_four_calls(stage: Stage, prefix: str, after: float) -> tuple
 
 async def landed(stage: Stage, actors: tuple[Actor, Actor, Actor, Actor]) -> tuple[bool, bool, bool, bool]:
     """Which of the four the queue shows to have happened."""
-    submitted, opened, stopped, requeued = actors
+    submitted = actors[0]
     numbers = [await actor.number() for actor in actors[1:]]
     queue = await stage.queue()
     rows = [queue[number] for number in numbers]
@@ -93,12 +95,29 @@ async def a_silent_controller_goes_on_too_late(stage: Stage) -> None:
     await come_out(stage, actors)
 
 
+async def saved(stage: Stage) -> Path:
+    """A copy of all that the controller has saved by now."""
+    kept = stage.cluster.folder / "kept"
+    await asyncio.to_thread(shutil.copytree, stage.cluster.folder / "state", kept)
+    return kept
+
+
+async def rolled_back(stage: Stage, kept: Path) -> None:
+    """A controller that died starts again with what it had saved then."""
+    cluster, state = stage.cluster, stage.cluster.folder / "state"
+    await asyncio.to_thread(shutil.rmtree, state)
+    await asyncio.to_thread(kept.rename, state)
+    for path in (state, *state.rglob("*")):
+        shutil.chown(path, "slurm", "slurm")
+    cluster.controller.start()
+    await asyncio.to_thread(cluster.wait_until_up)
+
+
 @scene("P1", "T27")
 async def a_controller_forgets_and_gives_the_numbers_to_others(stage: Stage) -> None:
     """It dies with -9 after it had answered; what it saved is older, and it gives the same numbers to `other`."""
     cluster = stage.cluster
-    state, kept = cluster.folder / "state", cluster.folder / "kept"
-    await asyncio.to_thread(shutil.copytree, state, kept)
+    kept = await saved(stage)
     running = await stage.play("forgotten: running", waits=True)
     await running.runs(1)
     gated = await stage.play("forgotten: held", waits=True, attended=False)
@@ -121,13 +140,8 @@ async def a_controller_forgets_and_gives_the_numbers_to_others(stage: Stage) -> 
     assert record.objects == ()
     await asyncio.to_thread(cluster.controller.kill)
     stage.let_go("release")
-    await asyncio.to_thread(shutil.rmtree, state)
-    await asyncio.to_thread(kept.rename, state)
-    for path in (state, *state.rglob("*")):
-        shutil.chown(path, "slurm", "slurm")
     stage.catch_no_more()
-    cluster.controller.start()
-    await asyncio.to_thread(cluster.wait_until_up)
+    await rolled_back(stage, kept)
     strangers = [
         await stage.command("sbatch", "--parsable", "--wrap", "sleep 600", "--nodelist=n2", user="other")
         for _ in range(4)
@@ -135,19 +149,25 @@ async def a_controller_forgets_and_gives_the_numbers_to_others(stage: Stage) -> 
     assert set(numbers) <= set(strangers), "the numbers were not given to others"
     acknowledged.attend()
     await stage.client.cancel(gated.key)
-    await running.explained(Reason.VANISHED)
-    assert (await running.record()).outcome is None
-    running.go()
-    record = await running.record()
-    await stage.client.release(running.key, revision=record.revision)
-    await stage.keeps_the_laws(gated, Result.CANCELLED, runs=0, submissions=1)
-    await stage.keeps_the_laws(running, Result.SUCCEEDED, runs=2, submissions=2)
-    await unopened.explained(Reason.VANISHED)
-    await stage.client.release(unopened.key)
-    await stage.keeps_the_laws(unopened, Result.SUCCEEDED, runs=1, submissions=2)
-    await stage.keeps_the_laws(acknowledged, Result.SUCCEEDED, runs=1, submissions=1)
+    await asyncio.gather(
+        goes_on_by_a_persons_word(stage, running, runs=2),
+        goes_on_by_a_persons_word(stage, unopened, runs=1),
+        stage.keeps_the_laws(gated, Result.CANCELLED, runs=0, submissions=1),
+        stage.keeps_the_laws(acknowledged, Result.SUCCEEDED, runs=1, submissions=1),
+    )
+    assert len((await acknowledged.record()).submissions[0].attempts) == 2
     queue = await stage.queue()
     assert {queue[number].state for number in strangers} == {"RUNNING"}, "a stranger's job was touched"
+
+
+async def goes_on_by_a_persons_word(stage: Stage, actor: Actor, runs: int) -> None:
+    """An object that was opened, and is gone: a person is asked, and says that it is launched again."""
+    await actor.explained(Reason.VANISHED)
+    record = await actor.until(lambda r: r.wait is not None and r.wait.reason is Reason.VANISHED, "it to be asked for")
+    assert record.outcome is None
+    actor.go()
+    await stage.client.release(actor.key, revision=record.revision)
+    await stage.keeps_the_laws(actor, Result.SUCCEEDED, runs=runs, submissions=2)
 
 
 def started(record: Record) -> bool:
@@ -161,7 +181,9 @@ async def down_while_a_job_ends(stage: Stage, seconds: float) -> None:
     well = await stage.play("down: ends well", plan=again, waits=True)
     badly = await stage.play("down: ends badly, and goes again", plan=again, waits=True, codes=[4, 0])
     await asyncio.gather(well.runs(1), badly.runs(1))
-    await asyncio.to_thread(stage.cluster.controller.kill)
+    controller = stage.cluster.controller
+    controller.send(signal.SIGTERM)
+    await stage.wait_until(lambda: not controller.alive, "the controller to end")
     for actor in (well, badly):
         actor.go()
         record = await actor.until(lambda r: r.wait is not None, "the outage to be told")
@@ -173,9 +195,31 @@ async def down_while_a_job_ends(stage: Stage, seconds: float) -> None:
         return all(not r.budget and r.outcome is None and len(r.submissions) == 1 for r in records)
 
     await quiet_for(seconds, untouched)
-    stage.cluster.controller.start()
+    controller.start()
     await stage.keeps_the_laws(well, Result.SUCCEEDED, runs=1, submissions=1)
     await stage.keeps_the_laws(badly, Result.SUCCEEDED, runs=2, submissions=2, units=1)
+
+
+@scene("P1")
+async def a_controller_forgets_that_a_job_was_opened(stage: Stage) -> None:
+    """It dies with -9, and what it saved shows the running job with its gate shut."""
+    stage.catch("release")
+    actor = await stage.play("forgotten: that it runs", waits=True)
+    await stage.caught("release")
+    name = f"dispatch-{actor.uid}-1-1"
+    await stage.wait_until(lambda: stage.cluster.saved(name), "the gated job to be saved")
+    kept = await saved(stage)
+    stage.let_go("release")
+    await actor.until(lambda r: any(o.state is State.RUNNING for o in r.objects), "it to be seen running")
+    await actor.runs(1)
+    await asyncio.to_thread(stage.cluster.controller.kill)
+    stage.catch_no_more()
+    await rolled_back(stage, kept)
+    await actor.explained(Reason.UNRECOGNIZED)
+    actor.go()
+    record = await actor.until(lambda r: r.wait and r.wait.reason is Reason.UNRECOGNIZED, "a person to be asked")
+    await stage.client.release(actor.key, revision=record.revision)
+    await stage.keeps_the_laws(actor, Result.SUCCEEDED, runs=2, submissions=2)
 
 
 CAUSES = (Cause.EXIT, Cause.SIGNAL, Cause.NODE_FAILURE, Cause.VANISHED, Cause.NEVER_CREATED)
@@ -195,6 +239,7 @@ SCENES = [
     a_silent_controller_goes_on_in_time,
     a_silent_controller_goes_on_too_late,
     a_controller_forgets_and_gives_the_numbers_to_others,
+    a_controller_forgets_that_a_job_was_opened,
     a_controller_is_down_while_jobs_end,
 ]
 
