@@ -44,9 +44,12 @@ WRAPPER = """#!/bin/sh
 here=${{0%/bin/*}}
 verb={program}
 [ {program} = scontrol ] && verb=$1
-if mv "$here/catch/$verb" "$here/caught/$verb" 2>/dev/null; then
-    while ! [ -e "$here/go/$verb" ]; do sleep 0.05; done
-fi
+for last; do :; done
+for name in "$verb" "$verb-${{last##*/}}"; do
+    if mv "$here/catch/$name" "$here/caught/$name" 2>/dev/null; then
+        while ! [ -e "$here/go/$name" ]; do sleep 0.05; done
+    fi
+done
 exec /usr/bin/{program} "$@"
 """
 """A command that can be caught right before it speaks to the controller, after all that its script looks at."""
@@ -223,7 +226,8 @@ class Stage:
     # --- calls that are caught on their way
 
     def catch(self, *verbs: str) -> None:
-        """The next command of each of these is caught: `sbatch`, `scancel`, or what `scontrol` is told."""
+        """The next command of each of these is caught: `sbatch`, `scancel`, or what `scontrol` is told; with `-NUMBER`,
+        that of one job."""
         for verb in verbs:
             (self.folder / "catch" / verb).touch()
 
@@ -291,8 +295,8 @@ class Stage:
         await actor.leave()
 
     async def _unexplained(self, actor: Actor) -> list[str]:
-        """Commits of a pass that `explain` had not foretold; those that carry replies, or tell that there is no listing,
-        hold more than it can know."""
+        """Commits of a pass that `explain` had not foretold; those that carry replies, or tell that there is no
+        listing, hold more than it can know."""
         wrong = []
         for change in await self.store.history(actor.key, actor.uid):
             known = [told for told in actor.told if told.record.revision == change.revision - 1]
