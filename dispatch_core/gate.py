@@ -42,7 +42,7 @@ def conditions(record: Record, observed: Observed, object: Object) -> tuple[Cond
         _duplicates(record, observed),
         *_earlier(record, observed),
         _runs(record, observed, object),
-        _begun(object),
+        *_begun(object),
         _held(record, observed, object),
     )
 
@@ -108,17 +108,12 @@ def _runs(record: Record, observed: Observed, object: Object) -> Condition:
     )
 
 
-def _begun(object: Object) -> Condition:
-    """This run was not seen running: a controller that forgot may list it shut while it runs on."""
-    begun = _was_seen_running(object)
-    text = f"run {object.run} of {object.id} was seen {object.state}, and its gate is shut again: it may still run"
-    return Condition(
-        name="this run",
-        holds=not begun,
-        text=f"{text}; a person says what follows" if begun else "it has not begun",
-        reason=Reason.UNRECOGNIZED,
-        object=object.id,
-    )
+def _begun(object: Object) -> tuple[Condition, ...]:
+    """Nothing, but where this run was seen running: a controller that forgot lists it shut, and it may run on."""
+    if not _was_seen_running(object):
+        return ()
+    text = f"run {object.run} was seen {object.state}, and may still run: a person says what follows"
+    return (Condition(name="this run", holds=False, text=text, reason=Reason.UNRECOGNIZED, object=object.id),)
 
 
 def _held(record: Record, observed: Observed, object: Object) -> Condition:

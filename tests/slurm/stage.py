@@ -29,7 +29,7 @@ from dispatch_core.client import Client, Explanation, explain
 from dispatch_core.evidence import Bounds, Capabilities, Listing
 from dispatch_core.plan import Cause, Plan, Spec
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Kind, Record, Result
+from dispatch_core.record import Answer, Kind, Record, Result, run_key
 from dispatch_core.stores.migrations import upgrade
 from dispatch_core.stores.sql import SqlStore, open_store
 from dispatch_core.story import story
@@ -61,10 +61,11 @@ class Short(SlurmScheduler):
     def __init__(self, settings: SlurmCluster, transport: LocalTransport) -> None:
         super().__init__(settings, transport)
         self.shown: Callable[[Asked, Listing], Any] | None = None
+        self.window_seconds = 4.0
 
     @property
     def bounds(self) -> Bounds:
-        return replace(super().bounds, window_seconds=4.0, repeat_seconds=1.0, resync_seconds=5.0)
+        return replace(super().bounds, window_seconds=self.window_seconds, repeat_seconds=1.0, resync_seconds=5.0)
 
     async def find(self, job: Asked) -> Listing:
         listing = await super().find(job)
@@ -81,6 +82,19 @@ class Shown:
 
     async def find(self, job: Asked) -> Listing:
         return self.listing
+
+
+def settings_for(cluster: Cluster, folder: Path) -> SlurmCluster:
+    """A cluster of the tests, with short times."""
+    return SlurmCluster(
+        name="test",
+        directory=str(folder / "home"),
+        slurm_conf=str(cluster.conf),
+        poll_seconds=0.4,
+        absence_seconds=4.0,
+        message_timeout_seconds=cluster.options.message_timeout,
+        credential_seconds=cluster.options.credential_ttl,
+    )
 
 
 class Actor:
@@ -166,16 +180,7 @@ class Stage:
 
     def __init__(self, cluster: Cluster, folder: Path, store: SqlStore) -> None:
         self.cluster, self.folder, self.store = cluster, folder, store
-        self.settings = SlurmCluster(
-            name="test",
-            directory=str(folder / "home"),
-            bin=str(folder / "bin"),
-            slurm_conf=str(cluster.conf),
-            poll_seconds=0.4,
-            absence_seconds=4.0,
-            message_timeout_seconds=cluster.options.message_timeout,
-            credential_seconds=cluster.options.credential_ttl,
-        )
+        self.settings = replace(settings_for(cluster, folder), bin=str(folder / "bin"))
         self.adapter = Short(self.settings, LocalTransport(cluster.env | {"HOME": str(folder)}))
         self.adapter.shown = self.explain
         self.client = Client(store, "person ann")
@@ -283,7 +288,7 @@ class Stage:
     ) -> None:
         """Wait until it is settled, and judge it."""
         record = await actor.settled()
-        wrong = [*broken_by(actor, record), *await self._unexplained(actor)]
+        wrong = [*broken_by(actor.lines(), record), *await self._unexplained(actor)]
         told = record.outcome and (record.outcome.result, record.outcome.cause)
         wrong += [f"it has {told}, and should have {(result, cause)}"] if told != (result, cause) else []
         counted = (len(actor.starts()), len(record.submissions), len(record.budget))
@@ -321,10 +326,10 @@ ROW = "{:<44} {:>4} {:>11} {:>7} {:>7}  {}"
 HEAD = ROW.format("scene", "runs", "submissions", "commits", "seconds", "outcome")
 
 
-def broken_by(actor: Actor, record: Record) -> Iterator[str]:
-    """What the lines show to be wrong, whatever the record says; then what ran against what it authorized."""
+def broken_by(lines: list[dict[str, Any]], record: Record) -> Iterator[str]:
+    """What a job's lines show to be wrong, whatever the record says; then what ran against what it authorized."""
     under_way: tuple[str, str] | None = None
-    for line in actor.lines():
+    for line in lines:
         run = (line["object"], line["run"])
         if line["what"] == "start":
             if not line["alone"]:
@@ -333,10 +338,11 @@ def broken_by(actor: Actor, record: Record) -> Iterator[str]:
             yield from _unauthorized(record, line)
         elif under_way != run:
             yield f"run {run} ended, and {under_way} had begun since"
-    for run, times in Counter((line["object"], line["run"]) for line in actor.starts()).items():
+    begun = [(line["object"], line["run"]) for line in lines if line["what"] == "start"]
+    for run, times in Counter(begun).items():
         if times > 1:
             yield f"run {run} was launched {times} times"
-    ends = [line["code"] for line in actor.lines() if line["what"] == "end"]
+    ends = [line["code"] for line in lines if line["what"] == "end"]
     if record.outcome is not None and record.outcome.result is Result.SUCCEEDED and ends[-1:] != [0]:
         yield f"it has succeeded, and its runs ended {ends}"
 
@@ -345,8 +351,16 @@ def _unauthorized(record: Record, line: dict[str, Any]) -> Iterator[str]:
     number, run = int(line["submission"]), (line["object"], int(line["run"]))
     if number > len(record.submissions) or record.submissions[number - 1].canonical != line["object"]:
         yield f"run {run} is not of the object that the record chose"
-    if record.call(Kind.OPEN, *run) is None:
+    if record.call(Kind.OPEN, *run) is None and not _came_back_open(record, *run):
         yield f"run {run} began, and no Open of it was ever committed"
+
+
+def _came_back_open(record: Record, object: str, run: int) -> bool:
+    """Whether the scheduler reran it before its gate could be shut behind it: seen, judged and counted, no more."""
+    shut = record.call(Kind.SHUT, object, run - 1)
+    could = shut is not None and shut.reply is not None and shut.reply.answer is Answer.DONE
+    judged = record.spent(run_key(object, run - 1)) is not None or record.outcome is not None
+    return run > 1 and record.plan.requeues and not could and judged
 
 
 @contextlib.asynccontextmanager

@@ -342,7 +342,8 @@ class Configuration(NamedTuple):
     """What the cluster is set up with."""
 
     cluster: str = ""
-    version: str = ""
+    release: str = ""
+    """Of Slurm, as `22.05.8`."""
     message_timeout: float | None = None
     credential: float | None = None
     """How long munge's credentials are good for, where slurm.conf says it."""
@@ -361,7 +362,7 @@ def configuration(text: str) -> Configuration:
     timeout = re.match(r"\d+", told.get("MessageTimeout", ""))
     return Configuration(
         cluster=told.get("ClusterName", ""),
-        version=told.get("SLURM_VERSION", ""),
+        release=told.get("SLURM_VERSION", ""),
         message_timeout=float(timeout[0]) if timeout else None,
         credential=float(ttl[1]) if ttl else None,
         accounting=told.get("AccountingStorageType", "").rpartition("/")[2] not in ("", "none", "(null)"),
