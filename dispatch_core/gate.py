@@ -51,6 +51,7 @@ def conditions(record: Record, observed: Observed, object: Object) -> tuple[Cond
         *_earlier(record, observed),
         _runs(record, observed, object),
         _nodes(record, observed),
+        *_begun(object),
         _held(record, observed, object),
     )
 
@@ -161,6 +162,14 @@ def _nodes(record: Record, observed: Observed) -> Condition:
     )
 
 
+def _begun(object: Object) -> tuple[Condition, ...]:
+    """Nothing, but where this run was seen running: a controller that forgot lists it shut, and it may run on."""
+    if not _was_seen_running(object):
+        return ()
+    text = f"run {object.run} was seen {object.state}, and may still run: a person says what follows"
+    return (Condition(name="this run", holds=False, text=text, reason=Reason.UNRECOGNIZED, object=object.id),)
+
+
 def _held(record: Record, observed: Observed, object: Object) -> Condition:
     wanted = [hold for hold in record.holds if not hold.lifted]
     on = is_hold_on(observed, object)
@@ -240,6 +249,12 @@ def _is_outstanding(intent: Intent) -> bool:
 def _may_run_unseen(observed: Observed, until: datetime) -> bool:
     """Whether a lost node's runs are still to be reckoned with: NODE_FAIL ends a run on paper, not on the node."""
     return observed.began <= until
+
+
+@guard("begun_run_is_not_opened_again", promise="G8 P1", line=2, without=False)
+def _was_seen_running(object: Object) -> bool:
+    """Whether a run that is listed gated has begun already: opened again, it would begin beside itself."""
+    return object.state in (State.RUNNING, State.ENDING)
 
 
 @guard("hold_on_before_open", promise="G8", without=True)

@@ -92,6 +92,7 @@ SECOND_LINE = {
     "alive_starts_the_count_again": "S1",
     "all_retired_before_open": "G8",
     "any_sighting_starts_again": "C4",
+    "begun_run_is_not_opened_again": "G8 P1",
     "canonical_from_unretired": "G6",
     "canonical_is_never_retired": "G7",
     "clear_begins_where_settled": "S1",

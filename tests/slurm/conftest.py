@@ -4,8 +4,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.slurm import scenes
 from tests.slurm.cluster import Cluster, running, why_not
 from tests.slurm.configuration import Options
+from tests.slurm.stage import HEAD
 
 SHARED = ("cluster", "accounting_cluster")
 
@@ -51,3 +53,11 @@ def accounting_cluster(whole_accounting_cluster: Cluster) -> Iterator[Cluster]:
     """The file's cluster with accounting."""
     yield whole_accounting_cluster
     whole_accounting_cluster.tidy()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of the scenes, where this very program has played them: with `-n 0`."""
+    if scenes.TABLE:
+        terminalreporter.section("scenes on a real cluster")
+        for line in [HEAD, *scenes.TABLE]:
+            terminalreporter.write_line(line)

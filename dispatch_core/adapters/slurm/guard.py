@@ -121,9 +121,9 @@ def bounded(seconds: float) -> str:
 
 
 def of_object(target: Target, object: Object, deadline: datetime, seconds: float, steps: str) -> str:
-    """The body of a call on one run of one object. `steps` see its $state and $priority, call `refuse TEXT`, `nothing`
-    or `act COMMAND`, and come to their end after any of them."""
-    row = "JobID:|,RestartCnt:|,State:|,PriorityLong:|,exit_code:|,Name:|"
+    """The body of a call on one run of one object. `steps` see its $state, $priority and $reason, call `refuse TEXT`,
+    `nothing` or `act COMMAND`, and come to their end after any of them."""
+    row = "JobID:|,RestartCnt:|,State:|,PriorityLong:|,exit_code:|,Reason:|,Name:|"
     return f"""deadline={nanoseconds(deadline)} number={object.number} name={shlex.quote(target.name)} run={target.run}
 refuse() {{ say refused; printf '%s' "$1"; }}
 nothing() {{ say did 0; }}
@@ -141,7 +141,7 @@ if [ $code != 0 ]; then
     esac
     return
 fi
-IFS='|' read -r shown_number restarts state priority exit_code shown_name rest <<SHOWN
+IFS='|' read -r shown_number restarts state priority exit_code reason shown_name rest <<SHOWN
 $shown
 SHOWN
 if [ "$shown_number" != "$number" ] || [ "$shown_name" != "$name" ]; then
@@ -157,14 +157,16 @@ case $state in {"|".join(ENDED)}) ended=yes ;; *) ended= ;; esac
 
 
 OPEN = """if [ "$ended" ] && [ "$priority" = 0 ]; then refuse "run $run of job $number has ended; it cannot be opened"
+elif [ "$state" = PENDING ] && [ "$reason" = JobHeldAdmin ]; then refuse "job $number is held by an administrator"
 elif [ "$state" = PENDING ] && [ "$priority" = 0 ]; then act scontrol release $number
 elif [ "$state" = SPECIAL_EXIT ]; then act scontrol release $number
 else nothing; fi"""
 
 SHUT = """case $ended$state in
 PENDING|yes*) refuse "run $run of job $number is $state; the gate is shut behind a running one only" ;;
-*) act scontrol hold $number ;;
+*) act scontrol uhold $number ;;
 esac"""
+"""As a user's hold, also where root shuts it: an administrator's, which no Open lifts, is told apart by its reason."""
 
 STOP = """if [ "$ended" ]; then nothing; else act scancel $number; fi"""
 

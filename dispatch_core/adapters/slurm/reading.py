@@ -373,6 +373,7 @@ class Configuration(NamedTuple):
 
     cluster: str = ""
     release: str = ""
+    """Of Slurm, as `22.05.8`."""
     message_timeout: float | None = None
     credential: float | None = None
     """How long munge's credentials are good for, where slurm.conf says it."""
