@@ -25,6 +25,9 @@ ENDED = (
 )
 """States that a job has once nothing of it is left on a node."""
 
+KEY_TAG = "dispatch:"
+"""What the comment of every object begins with; the job's key comes after it."""
+
 HELD_UNTIL = "2038-01-01"
 """The begin time that is the hold bit."""
 
@@ -133,7 +136,7 @@ act() {{
     say did $code; printf '%s' "$told"
 }}
 in_time || {{ say late; return; }}
-shown=$({bounded(seconds)} squeue -h -t all -j $number -O '{row}' 2>&1); code=$?
+shown=$({bounded(seconds)} squeue -h -a -t all -j $number -O '{row}' 2>&1); code=$?
 if [ $code != 0 ]; then
     case $shown in
     *'Invalid job id specified'*) refuse "there is no job $number" ;;
@@ -186,7 +189,7 @@ def of_job(names: Sequence[str], deadline: datetime, seconds: float) -> str:
     forgotten = " ".join(f'"$directory/secrets/{name}"' for name in names)
     return f"""deadline={nanoseconds(deadline)}
 in_time || {{ say late; return; }}
-shown=$({bounded(seconds)} squeue -h -t all --name={shlex.quote(listed)} -O 'JobID:|,State:|' 2>&1); code=$?
+shown=$({bounded(seconds)} squeue -h -a -t all --name={shlex.quote(listed)} -O 'JobID:|,State:|' 2>&1); code=$?
 if [ $code != 0 ]; then say unseen; printf '%s' "$shown"; return; fi
 numbers=$(printf '%s\\n' "$shown" | grep -v -E '^[0-9]+[|]({"|".join(ENDED)})[|]' | sed -n -E 's/^([0-9]+)[|].*/\\1/p')
 in_time || {{ say late; return; }}

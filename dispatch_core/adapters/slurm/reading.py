@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dispatch_core.adapters.slurm.guard import ENDED, Object
-from dispatch_core.adapters.slurm.script import KEY_TAG
+from dispatch_core.adapters.slurm.guard import ENDED, KEY_TAG, Object
 from dispatch_core.evidence import Sighting
 from dispatch_core.names import read_name
 from dispatch_core.plan import Cause, End

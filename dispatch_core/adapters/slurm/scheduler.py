@@ -8,16 +8,18 @@ keeps any, was asked and has no live row of its id and name.
 
 from __future__ import annotations
 
+import asyncio
 import secrets as chance
 import shlex
-from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 import msgspec
 
-from dispatch_core.adapters.contract import Adapter, Job, Launch, Target
+from dispatch_core.adapters.contract import Adapter, Job, Launch, Piece, Target
 from dispatch_core.adapters.shared import Listings, Snapshot, closed
-from dispatch_core.adapters.slurm import guard, output, reading, script
+from dispatch_core.adapters.slurm import cleaning, guard, output, reading, script
+from dispatch_core.adapters.slurm import progress as watching
 from dispatch_core.adapters.slurm.accounts import Accounts
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
 from dispatch_core.adapters.slurm.guard import Marked, Object, bounded, object_of
@@ -33,8 +35,12 @@ WINDOW_SECONDS = 20.0
 CONFIGURATION_SECONDS = 600.0
 """How often the cluster is asked how it is set up."""
 RESYNC_SECONDS = 60.0
-CHUNK = 256 * 1024
 LOG_SECONDS = 60.0
+LOOKING_SECONDS = 20.0
+"""How long a listing may take to look at files."""
+CLEAN_SECONDS = 3600.0
+"""How often what is old is removed, at most."""
+CLEANING_SECONDS = 90.0
 KEPT_ENDS = 20_000
 
 
@@ -63,6 +69,9 @@ class SlurmScheduler:
         self._listings = Listings(self._look, cluster.poll_seconds)
         self._accounts = Accounts(self._ask_accounts, cluster.poll_seconds)
         self._ends: dict[tuple[str, int], End] = {}
+        self._cleaned: float | None = None
+        self._cleans = False
+        """The next listing removes what is old."""
         self._closed = False
 
     @property
@@ -112,6 +121,9 @@ class SlurmScheduler:
         return await self._with_accounts(job, listing)
 
     async def everything(self) -> Listing:
+        now = asyncio.get_running_loop().time()
+        if self._cleaned is None or now - self._cleaned > CLEAN_SECONDS:
+            self._cleaned, self._cleans = now, True
         return await self._listings.everything()
 
     async def watch(self, job: Job, seconds: float) -> None:
@@ -139,28 +151,50 @@ class SlurmScheduler:
 
     async def _look(self) -> Snapshot:
         """One listing of the queue. Raises SchedulerUnavailable."""
-        body = [f"TZ=UTC0 {bounded(self.command_seconds)} squeue -h -t all -O {shlex.quote(reading.QUEUE_FORMAT)} 2>&1"]
-        body.append("say listed $?")
-        asks = self._configured is None
-        if asks:
-            body.append(f"{bounded(self.command_seconds)} scontrol show config 2>&1\nsay configured $?")
-        sections = await self._asked("\n".join(body), self.command_seconds * (2 if asks else 1) + 5.0)
-        began, listed = sections[0], sections[1]
+        asks, cleans = self._configured is None, self._cleans and self.configuration is not None
+        seconds = self.command_seconds * (2 if asks else 1) + LOOKING_SECONDS + (CLEANING_SECONDS if cleans else 0.0)
+        sections = await self._asked(self._listing_body(asks, cleans), seconds)
+        queue, listed = sections[0], sections[1]
         if listed.mark != "listed 0":
             raise SchedulerUnavailable(
-                f"squeue on {self.cluster.name}: {guard.line(began.body) or 'no answer in time'}"
+                f"squeue on {self.cluster.name}: {guard.line(queue.body) or 'no answer in time'}"
             )
-        if asks and sections[-1].mark == "configured 0":
-            self.configuration, self._configured = reading.configuration(listed.body), listed.at
+        if cleans:
+            self._cleans = False
+        self._configure(sections)
+        progress = watching.read(listed.body)
+        sightings = [
+            _with_progress(reading.sighting(row), row, progress, listed.at) for row in reading.queue(queue.body)
+        ]
+        self._note(sightings)
+        return Snapshot(queue.at, listed.at, sightings)
+
+    def _listing_body(self, asks: bool, cleans: bool) -> str:
+        """The queue, what its runs' progress is, and now and then more."""
+        within = bounded(self.command_seconds)
+        body = [
+            f"shown=$(TZ=UTC0 {within} squeue -h -a -t all -O {shlex.quote(reading.QUEUE_FORMAT)} 2>&1); code=$?",
+            "printf '%s\\n' \"$shown\"\nsay listed $code\n[ $code = 0 ] || return",
+            watching.body(self.listings),
+            "say watched",
+        ]
+        if cleans and self.configuration is not None:
+            body.append(cleaning.body(self.cluster, self.configuration.cluster))
+        if asks:
+            body.append(f"say asks\n{within} scontrol show config 2>&1\nsay configured $?")
+        return "\n".join(body)
+
+    def _configure(self, sections: list[guard.Section]) -> None:
+        """Take note of how the cluster is set up, where it was asked. Raises SchedulerUnavailable."""
+        last, listed = sections[-1], sections[1]
+        if last.mark == "configured 0":
+            self.configuration, self._configured = reading.configuration(sections[-2].body), listed.at
         elif self.configuration is None:
             raise SchedulerUnavailable(
-                f"scontrol on {self.cluster.name}: {guard.line(listed.body) or 'no answer in time'}"
+                f"scontrol on {self.cluster.name}: {guard.line(sections[-2].body) or 'no answer in time'}"
             )
         if self._configured is not None and (listed.at - self._configured).total_seconds() > CONFIGURATION_SECONDS:
             self._configured = None
-        sightings = [reading.sighting(row) for row in reading.queue(began.body)]
-        self._note(sightings)
-        return Snapshot(began.at, listed.at, sightings)
 
     def _note(self, sightings: list[Sighting]) -> None:
         """Remember the ends that the queue shows: of a run that was requeued, accounting tells less."""
@@ -209,7 +243,8 @@ class SlurmScheduler:
     # --- calls
 
     async def start(self, launch: Launch, secrets: Mapping[str, str], deadline: datetime) -> Reply:
-        reply = await self._call(script.start_body(launch, secrets, deadline, self.command_seconds))
+        cluster = "" if self.configuration is None else self.configuration.cluster
+        reply = await self._call(script.start_body(launch, secrets, deadline, self.command_seconds, cluster))
         if reply.answer is not Answer.DONE:
             return reply
         number = reply.text.rpartition(" ")[2].partition(";")[0]
@@ -254,19 +289,9 @@ class SlurmScheduler:
             return Reply(answer=Answer.UNKNOWN, text=f"it may have been done: {error}")
         return guard.reply_of(marked.read(finished.out), finished.err)
 
-    # --- logs
-
-    async def logs(self, target: Target) -> AsyncIterator[bytes]:
-        """What the run wrote to its standard output, then what it wrote to a standard error of its own."""
-        for stream in output.STREAMS:
-            offset = 0
-            while chunk := await self._chunk(target, stream, offset):
-                offset += len(chunk)
-                yield chunk
-
-    async def _chunk(self, target: Target, stream: int, offset: int) -> bytes:
-        sections = await self._asked(output.chunk_body(target, stream, offset, CHUNK), LOG_SECONDS)
-        return sections[1].printed if sections[1].mark == "bytes" else b""
+    async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
+        body = output.piece_body(target, stream, begin, length)
+        return output.piece_of(await self._asked(body, LOG_SECONDS))
 
     async def close(self) -> None:
         self._closed = True
@@ -278,3 +303,13 @@ class SlurmScheduler:
 def _object(row: Sighting) -> Object:
     found = object_of(row.id)
     return found if found is not None else Object("0", row.name)
+
+
+def _with_progress(
+    shown: Sighting, row: reading.Row, told: Mapping[tuple[str, int], datetime | None], now: datetime
+) -> Sighting:
+    """A sighting with the time of the run's last progress: its beginning at least, where that is looked at."""
+    if shown.state is not State.RUNNING or row.ran is None or (shown.name, shown.run) not in told:
+        return shown
+    began, last = now - timedelta(seconds=row.ran), told[shown.name, shown.run]
+    return msgspec.structs.replace(shown, progress=began if last is None else max(began, last))
