@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from dispatch_core.adapters.contract import Target
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
@@ -27,6 +28,21 @@ ENDED = (
 
 KEY_TAG = "dispatch:"
 """What the comment of every object begins with; the job's key comes after it."""
+
+
+def comment_of(key: str) -> str:
+    """A job's comment: its key, with what would break a line, or cannot be printed, written as in a URL.
+
+    >>> comment_of("50% of a\\nkey")
+    'dispatch:50%25 of a%0Akey'
+    """
+    return KEY_TAG + "".join(quote(c) if c == "%" or not c.isprintable() else c for c in key)
+
+
+def key_of(comment: str) -> str:
+    """The key in a comment; "" where it has none."""
+    return unquote(comment.removeprefix(KEY_TAG)) if comment.startswith(KEY_TAG) else ""
+
 
 HELD_UNTIL = "2038-01-01"
 """The begin time that is the hold bit."""
@@ -126,7 +142,7 @@ def bounded(seconds: float) -> str:
 def of_object(target: Target, object: Object, deadline: datetime, seconds: float, steps: str) -> str:
     """The body of a call on one run of one object. `steps` see its $state and $priority, call `refuse TEXT`, `nothing`
     or `act COMMAND`, and come to their end after any of them."""
-    row = "JobID:|,RestartCnt:|,State:|,PriorityLong:|,exit_code:|,Name:|"
+    row = "JobID:|,RestartCnt:|,State:|,PriorityLong:|,exit_code:|,Reason:|,Name:|"
     return f"""deadline={nanoseconds(deadline)} number={object.number} name={shlex.quote(target.name)} run={target.run}
 refuse() {{ say refused; printf '%s' "$1"; }}
 nothing() {{ say did 0; }}
@@ -144,7 +160,7 @@ if [ $code != 0 ]; then
     esac
     return
 fi
-IFS='|' read -r shown_number restarts state priority exit_code shown_name rest <<SHOWN
+IFS='|' read -r shown_number restarts state priority exit_code reason shown_name rest <<SHOWN
 $shown
 SHOWN
 if [ "$shown_number" != "$number" ] || [ "$shown_name" != "$name" ]; then
@@ -160,6 +176,8 @@ case $state in {"|".join(ENDED)}) ended=yes ;; *) ended= ;; esac
 
 
 OPEN = """if [ "$ended" ]; then refuse "run $run of job $number has ended; it cannot be opened"
+elif [ "$state $reason" = 'PENDING BadConstraints' ]; then
+    refuse "no node can run job $number as it asks (Slurm: BadConstraints); it was opened, and Slurm holds it"
 elif [ "$state" = PENDING ] && [ "$priority" = 0 ]; then act scontrol release $number
 elif [ "$state" = SPECIAL_EXIT ]; then act scontrol release $number
 else nothing; fi"""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dispatch_core.adapters.slurm.guard import ENDED, KEY_TAG, Object
+from dispatch_core.adapters.slurm.guard import ENDED, KEY_TAG, Object, key_of
 from dispatch_core.evidence import Sighting
 from dispatch_core.names import read_name
 from dispatch_core.plan import Cause, End
@@ -107,7 +107,7 @@ def _queue_row(told: Mapping[str, str]) -> Row | None:
         raw=int(told["exit_code"]),
         reason=told["Reason"],
         nodes=told["NodeList"],
-        key=comment.removeprefix(KEY_TAG) if comment.startswith(KEY_TAG) else "",
+        key=key_of(comment),
     )
 
 
@@ -153,7 +153,7 @@ def _json_row(job: Mapping[str, Any]) -> Row | None:
         raw=_raw(job.get("exit_code")),
         reason=str(job.get("state_reason", "")),
         nodes=str(job.get("nodes", "")),
-        key=comment.removeprefix(KEY_TAG) if comment.startswith(KEY_TAG) else "",
+        key=key_of(comment),
     )
 
 

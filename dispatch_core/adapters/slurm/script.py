@@ -15,7 +15,7 @@ from datetime import datetime
 
 from dispatch_core.adapters.contract import Launch
 from dispatch_core.adapters.slurm import cleaning, progress
-from dispatch_core.adapters.slurm.guard import KEY_TAG, bounded, nanoseconds
+from dispatch_core.adapters.slurm.guard import bounded, comment_of, nanoseconds
 from dispatch_core.adapters.slurm.progress import PROGRESS_FILE, PROGRESS_PATTERN
 from dispatch_core.plan import Spec
 
@@ -182,7 +182,7 @@ def arguments(launch: Launch) -> list[str]:
     spec = launch.spec
     told = [
         *("--parsable", "--hold", "--open-mode=append", f"--job-name={launch.name}"),
-        f"--comment={KEY_TAG}{launch.key}",
+        f"--comment={comment_of(launch.key)}",
         "--requeue" if launch.may_requeue else "--no-requeue",
     ]
     for name, (option, _) in OPTIONS.items():
@@ -311,11 +311,13 @@ def _composition(spec: Spec, inner: str) -> str:
     return f"""script={shlex.quote(spec.command[0])}
 if ! [ -f "$script" ] || ! [ -r "$script" ]; then refuse "the batch script $script cannot be read"; return; fi
 case $(sed -n 1p "$script") in
+'#!'*csh* | '#!'*fish*) refuse "the batch script $script is not for a POSIX shell; leave batch_script out"; return ;;
 '#!'*sh*) ;;
 *) refuse "the batch script $script does not begin with a shell, like #!/bin/bash; leave batch_script out"; return ;;
 esac
-header() {{ sed -n -e '1d' -e '/^#SBATCH/p' -e '/^[^#]/q' "$script"; }}
-if told=$(header | grep -E -m 1 '[[:space:]](--({forbidden})([=[:space:]]|$)|-[a-zA-Z]*[abMW]|hetjob|packjob)'); then
+header() {{ sed -n -e '1d' -e '/^#SBATCH/p' -e '/^[[:space:]]*[^#[:space:]]/q' "$script"; }}
+if told=$(header | tr -d '"\\047\\134' |
+    grep -E -m 1 '[[:space:]](--({forbidden})([=[:space:]]|$)|-[hHkOQsvVW]*[abMW]|hetjob|packjob)'); then
     refuse "$script says $told, which would break the gate or the tags; take the line out"; return
 fi
 compose() {{
