@@ -10,6 +10,7 @@ import pytest
 
 from dispatch_core.adapters.conformance.payloads import log
 from dispatch_core.adapters.conformance.rig import Case
+from dispatch_core.adapters.contract import Target
 from dispatch_core.adapters.slurm import guard, script
 from dispatch_core.plan import Cause, Spec
 from dispatch_core.record import Answer, Reply, State
@@ -36,6 +37,27 @@ def _tidy(whole_cluster: Cluster) -> Iterator[None]:
     whole_cluster.command("scontrol", "update", "NodeName=n2", "ActiveFeatures=fast,big", check=True)
     yield
     whole_cluster.tidy()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _signalled(whole_cluster: Cluster, _tidy: None) -> tuple[Case, Target]:
+    """Slurm looks at time limits now and then only, so this one runs beside the others."""
+    payload = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7)); signal.pause()"
+    spec = Spec(
+        command=("/usr/bin/python3", "-c", payload),
+        time_limit_seconds=60.0,
+        signal_before_limit="USR1",
+        signal_before_limit_seconds=59.0,
+    )
+
+    async def opened() -> tuple[Case, Target]:
+        async with slurm_rig(whole_cluster) as rig:
+            case = Case(rig)
+            target = await case.started(spec)
+            await case.open(target)
+            return case, target
+
+    return asyncio.run(opened())
 
 
 @pytest.fixture
@@ -185,21 +207,6 @@ async def test_a_hidden_partitions_jobs_are_seen_and_stopped(rig: SlurmRig) -> N
     await case.until(target, State.RUNNING)
     assert (await rig.adapter.stop_job((target.name,), await case.in_time())).answer is Answer.DONE
     assert (await case.until(target, State.ENDED)).end is not None
-
-
-async def test_the_signal_before_the_limit_reaches_the_payload(rig: SlurmRig) -> None:
-    """Also where the payload is a program and no shell: it is what Slurm started."""
-    payload = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7)); signal.pause()"
-    spec = Spec(
-        command=("/usr/bin/python3", "-c", payload),
-        time_limit_seconds=60.0,
-        signal_before_limit="USR1",
-        signal_before_limit_seconds=59.0,
-    )
-    case, target = await ran(rig, spec)
-    end = (await case.seen(target.id)).end
-    assert end is not None
-    assert (end.cause, end.exit_code) == (Cause.EXIT, 7)
 
 
 KEYS = (
@@ -360,3 +367,13 @@ def test_paths_are_absolute() -> None:
         ("spec", "options", "error"),
         ("spec", "command", 0),
     }
+
+
+async def test_the_signal_before_the_limit_reaches_the_payload(rig: SlurmRig, _signalled: tuple[Case, Target]) -> None:
+    """Also where the payload is a program and no shell: it is what Slurm started."""
+    of_fixture, target = _signalled
+    case = Case(rig)
+    case.job = of_fixture.job
+    end = (await case.until(target, State.ENDED)).end
+    assert end is not None
+    assert (end.cause, end.exit_code) == (Cause.EXIT, 7)

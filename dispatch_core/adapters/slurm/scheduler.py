@@ -46,11 +46,17 @@ KEPT_ENDS = 20_000
 
 def open_slurm(cluster: SlurmCluster) -> Adapter:
     """A connection to a cluster; nothing is sent before it is used. Raises BadInput where asyncssh is missing."""
+    return SlurmScheduler(cluster, transport_to(cluster))
+
+
+def transport_to(cluster: SlurmCluster) -> Transport:
+    """The way to a cluster's host. Raises BadInput where asyncssh is missing."""
     if cluster.ssh is None:
-        return SlurmScheduler(cluster, LocalTransport())
+        return LocalTransport()
     from dispatch_core.adapters.slurm.ssh import SshTransport  # asyncssh is an extra
 
-    return SlurmScheduler(cluster, SshTransport(cluster.ssh))
+    transport: Transport = SshTransport(cluster.ssh)
+    return transport
 
 
 class SlurmScheduler:
