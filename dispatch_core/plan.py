@@ -198,6 +198,10 @@ class Plan(Value, frozen=True):
     def requeues(self) -> bool:
         return any(rule.do is Action.REQUEUE for rule in self.rules)
 
+    @property
+    def watches_progress(self) -> bool:
+        return any(rule.when.no_progress_for_seconds is not None for rule in self.rules)
+
     def rule(self, name: str) -> Rule | None:
         return next((rule for rule in self.rules if rule.name == name), None)
 

@@ -299,6 +299,7 @@ class _Loop:
             name=object_name(decided.uid, call.submission, call.attempt),
             spec=submission.spec,
             may_requeue=decided.plan.requeues,
+            watches_progress=decided.plan.watches_progress,
             previous_cause=_previous_cause(decided, submission),
         )
         return _replied(call, await self.s.adapter.start(launch, secrets, call.deadline))

@@ -7,8 +7,9 @@ its own, and judges deadlines on the scheduler host's clock in the same command 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
 from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting
@@ -66,6 +67,8 @@ class Launch(Value, frozen=True):
     """The plan has a requeue rule, so the object must be one that can be requeued."""
     previous_cause: str = ""
     """How the run before ended, "" for the first: the run reads it in its environment."""
+    watches_progress: bool = False
+    """The plan has a rule on it, so listings must carry it."""
 
 
 class Finding(Value, frozen=True):
@@ -77,6 +80,29 @@ class Finding(Value, frozen=True):
     """None: a note, neither good nor bad."""
     text: str
     """What was found, and where it is bad, what to do."""
+
+
+class Log(StrEnum):
+    """What there is of one of a run's two streams."""
+
+    THERE = "there"
+    NOT_BEGUN = "not_begun"
+    """The run has not begun, so there is no log yet."""
+    SHARED = "shared"
+    """Standard error goes where standard output goes."""
+    GONE = "gone"
+    """It was removed, or cannot be read from the scheduler's host."""
+
+
+class Piece(Value, frozen=True):
+    """Some of what a run has written to one stream."""
+
+    log: Log
+    data: bytes = b""
+    size: int = 0
+    """Bytes that the run has written to this stream so far; fewer than before where somebody has shortened it."""
+    path: str = ""
+    """Where the log is, or was, as far as that is known."""
 
 
 class Adapter(Protocol):
@@ -126,8 +152,9 @@ class Adapter(Protocol):
     async def watch(self, job: Job, seconds: float) -> None:
         """Return when something about the job may have changed, or after so many seconds: a hint, never the truth."""
 
-    def logs(self, target: Target) -> AsyncIterator[bytes]:
-        """What the run has written so far."""
+    async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
+        """What the run has written to standard output (1) or standard error (2), from byte `begin` on: `length` bytes,
+        or what there is. `adapters.logs` makes a whole log of it. Raises SchedulerUnavailable."""
 
     async def close(self) -> None:
         """End the connection and what it polls with; no object is touched."""

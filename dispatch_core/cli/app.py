@@ -264,15 +264,19 @@ def logs(
     number: Annotated[
         int | None, typer.Option("--run", metavar="N", help="Of this run of its object; default: the newest.", min=1)
     ] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", metavar="N", help="Only the last N lines; of each stream.", min=0)
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="And what it writes until it has ended.")] = False,
     store: StoreOption = None,
     spool: SpoolOption = None,
     clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Print what a run has written so far, as it wrote it."""
-    from dispatch_core.cli import looking
+    from dispatch_core.cli import logs
 
-    return looking.logs(_session(store, spool, clusters, output), key, submission, number)
+    return logs.logs(_session(store, spool, clusters, output), key, logs.Wanted(submission, number, tail, follow))
 
 
 @app.command()

@@ -1,12 +1,11 @@
-"""What looks: `ls`, `status`, `explain`, `history`, `logs`.
+"""What looks: `ls`, `status`, `explain`, `history`.
 
-One rule: nothing is changed, neither a record nor anything on a scheduler; only `explain` and `logs` ask a scheduler.
+One rule: nothing is changed, neither a record nor anything on a scheduler; only `explain` asks a scheduler.
 """
 
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -14,10 +13,9 @@ from typing import Any
 from dispatch_core import status as statuses
 from dispatch_core.amounts import say_ago, say_seconds
 from dispatch_core.cli import exits
-from dispatch_core.cli.screen import Screen, json_text, local_time, plural
+from dispatch_core.cli.screen import Screen, local_time, plural
 from dispatch_core.cli.session import Session
 from dispatch_core.cli.session import run as run_to_end
-from dispatch_core.errors import BadInput
 from dispatch_core.plan import Rule
 from dispatch_core.record import Result
 from dispatch_core.status import Sight, Status, Tried
@@ -208,41 +206,6 @@ def history(session: Session, key: str) -> int:
         lines.append(f"{change.revision:>4}  {local_time(change.at)}  {change.actor}")
         lines += [f"      {line}" for line in change.lines]
     session.screen.result(changes, lines)
-    return exits.FINE
-
-
-# --- logs
-
-
-def logs(session: Session, key: str, submission: int | None, run: int | None) -> int:
-    from dispatch_core.adapters.contract import Target
-    from dispatch_core.record import Record
-
-    def target_of(record: Record) -> Target:
-        wanted = record.last if submission is None else next(iter(record.submissions[submission - 1 :]), None)
-        object = record.object(wanted.canonical) if wanted is not None and wanted.canonical else None
-        if object is None or (run is not None and run > object.run):
-            raise BadInput(f"job {key!r} has launched no such run yet; `dispatch status` lists what there is")
-        return Target(id=object.id, name=object.name, run=run or object.run)
-
-    async def work() -> bytes:
-        written = b""
-        async with session.opened() as store:
-            record = await store.read(key)
-            target = target_of(record)
-            async with session.scheduler(record.scheduler) as adapter:
-                async for chunk in adapter.logs(target):
-                    if session.screen.as_json:
-                        written += chunk
-                    else:
-                        sys.stdout.buffer.write(chunk)
-                        sys.stdout.buffer.flush()
-        if session.screen.as_json:
-            value = {"key": key, "object": target.id, "run": target.run, "text": written.decode(errors="replace")}
-            sys.stdout.write(json_text(value) + "\n")
-        return written
-
-    run_to_end(work())
     return exits.FINE
 
 

@@ -7,10 +7,10 @@ its sender learns of it is another matter. Nothing is repeated here and nothing 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from dispatch_core.adapters.contract import Job, Launch, Target
+from dispatch_core.adapters.contract import Job, Launch, Log, Piece, Target
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import Spec
@@ -39,8 +39,8 @@ class Connection:
     async def close(self) -> None:
         """Nothing to end."""
 
-    async def logs(self, target: Target) -> AsyncIterator[bytes]:
-        yield b""
+    async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
+        return Piece(log=Log.NOT_BEGUN)
 
     # --- listings
 

@@ -13,14 +13,13 @@ import os
 import platform
 import signal
 import stat
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from dispatch_core.adapters.contract import Job, Launch, Target
+from dispatch_core.adapters.contract import Job, Launch, Log, Piece, Target
 from dispatch_core.adapters.local import spool as places
 from dispatch_core.adapters.local.calls import Calls
 from dispatch_core.adapters.local.listing import Lister
@@ -39,7 +38,6 @@ INHERITED = (
 """Variables that a payload takes over from whoever calls Start; all others it gets from its spec."""
 
 THREADS = 8
-CHUNK = 65536
 
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "fuse.sshfs")
 """File systems that other hosts may share: their flocks would be judged without seeing what runs there."""
@@ -149,22 +147,23 @@ class LocalScheduler:
     async def requeue(self, target: Target, deadline: datetime) -> Reply:
         return await self._in_thread(lambda: self._calls.requeue(target, deadline))
 
-    async def logs(self, target: Target) -> AsyncIterator[bytes]:
-        """What the run wrote to its standard output, then what it wrote to its standard error."""
-        for name in (places.STDOUT, places.STDERR):
-            offset = 0
-            while chunk := await self._in_thread(partial(self._read, target, name, offset)):
-                offset += len(chunk)
-                yield chunk
+    async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
+        return await self._in_thread(lambda: self._read(target, stream, begin, length))
 
-    def _read(self, target: Target, name: str, offset: int) -> bytes:
+    def _read(self, target: Target, stream: int, begin: int, length: int) -> Piece:
         folder = os.path.join(self._calls.objects, target.id if places.is_id(target.id) else "none")
+        where = places.run_folder(folder, target.run)
+        path = os.path.join(where, (places.STDOUT, places.STDERR)[stream - 1])
         try:
-            with open(os.path.join(places.run_folder(folder, target.run), name), "rb") as file:
-                file.seek(offset)
-                return file.read(CHUNK)
+            with open(path, "rb") as file:
+                file.seek(begin)
+                data = file.read(length)
+                return Piece(log=Log.THERE, data=data, size=os.fstat(file.fileno()).st_size, path=path)
         except FileNotFoundError:
-            return b""
+            begun = not os.path.isdir(folder) or places.has(where, places.LAUNCHED)
+            return Piece(log=Log.GONE if begun else Log.NOT_BEGUN, path=path)
+        except OSError:
+            return Piece(log=Log.GONE, path=path)
 
     async def close(self) -> None:
         self._closed = True

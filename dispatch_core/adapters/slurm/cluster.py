@@ -32,7 +32,7 @@ class SlurmCluster(Value, frozen=True):
     """None: Slurm's commands run on this machine, as this user."""
     directory: str = "~/.dispatch"
     """A folder of the user's on the cluster, seen by the submission host and by every node: logs, and secrets on their
-    way. `~` is the home directory there."""
+    way. `~` is the home directory there. Each cluster needs one of its own, else what is old in it is never removed."""
     bin: str | None = None
     """The folder with Slurm's commands there; None: they are found on PATH."""
     slurm_conf: str | None = None
@@ -44,6 +44,10 @@ class SlurmCluster(Value, frozen=True):
     submits_per_second: float = 5.0
     live_jobs: int | None = None
     """New objects are refused a place, and wait, while so many of ours are in the queue; None: no cap."""
+    keep_seconds: float = 30 * 86400.0
+    """How long notes and logs below `directory` are kept of objects that have left the queue."""
+    keep_secrets_seconds: float = 3600.0
+    """The same for secrets; those of whatever is in the queue are never removed."""
     message_timeout_seconds: float = 10.0
     """MessageTimeout, until the cluster has been asked."""
     credential_seconds: float = 300.0

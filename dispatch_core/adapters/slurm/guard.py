@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from dispatch_core.adapters.contract import Target
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
@@ -24,6 +25,24 @@ ENDED = (
     *("PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
 )
 """States that a job has once nothing of it is left on a node."""
+
+KEY_TAG = "dispatch:"
+"""What the comment of every object begins with; the job's key comes after it."""
+
+
+def comment_of(key: str) -> str:
+    """A job's comment: its key, with what would break a line, or cannot be printed, written as in a URL.
+
+    >>> comment_of("50% of a\\nkey")
+    'dispatch:50%25 of a%0Akey'
+    """
+    return KEY_TAG + "".join(quote(c) if c == "%" or not c.isprintable() else c for c in key)
+
+
+def key_of(comment: str) -> str:
+    """The key in a comment; "" where it has none."""
+    return unquote(comment.removeprefix(KEY_TAG)) if comment.startswith(KEY_TAG) else ""
+
 
 HELD_UNTIL = "2038-01-01"
 """The begin time that is the hold bit."""
@@ -133,7 +152,7 @@ act() {{
     say did $code; printf '%s' "$told"
 }}
 in_time || {{ say late; return; }}
-shown=$({bounded(seconds)} squeue -h -t all -j $number -O '{row}' 2>&1); code=$?
+shown=$({bounded(seconds)} squeue -h -a -t all -j $number -O '{row}' 2>&1); code=$?
 if [ $code != 0 ]; then
     case $shown in
     *'Invalid job id specified'*) refuse "there is no job $number" ;;
@@ -158,6 +177,8 @@ case $state in {"|".join(ENDED)}) ended=yes ;; *) ended= ;; esac
 
 OPEN = """if [ "$ended" ] && [ "$priority" = 0 ]; then refuse "run $run of job $number has ended; it cannot be opened"
 elif [ "$state" = PENDING ] && [ "$reason" = JobHeldAdmin ]; then refuse "job $number is held by an administrator"
+elif [ "$state $reason" = 'PENDING BadConstraints' ]; then
+    refuse "no node can run job $number as it asks (Slurm: BadConstraints); it was opened, and Slurm holds it"
 elif [ "$state" = PENDING ] && [ "$priority" = 0 ]; then act scontrol release $number
 elif [ "$state" = SPECIAL_EXIT ]; then act scontrol release $number
 else nothing; fi"""
@@ -188,7 +209,7 @@ def of_job(names: Sequence[str], deadline: datetime, seconds: float) -> str:
     forgotten = " ".join(f'"$directory/secrets/{name}"' for name in names)
     return f"""deadline={nanoseconds(deadline)}
 in_time || {{ say late; return; }}
-shown=$({bounded(seconds)} squeue -h -t all --name={shlex.quote(listed)} -O 'JobID:|,State:|' 2>&1); code=$?
+shown=$({bounded(seconds)} squeue -h -a -t all --name={shlex.quote(listed)} -O 'JobID:|,State:|' 2>&1); code=$?
 if [ $code != 0 ]; then say unseen; printf '%s' "$shown"; return; fi
 numbers=$(printf '%s\\n' "$shown" | grep -v -E '^[0-9]+[|]({"|".join(ENDED)})[|]' | sed -n -E 's/^([0-9]+)[|].*/\\1/p')
 in_time || {{ say late; return; }}

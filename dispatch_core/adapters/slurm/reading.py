@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dispatch_core.adapters.slurm.guard import ENDED, Object
-from dispatch_core.adapters.slurm.script import KEY_TAG
+from dispatch_core.adapters.slurm.guard import ENDED, KEY_TAG, Object, key_of
 from dispatch_core.evidence import Sighting
 from dispatch_core.names import read_name
 from dispatch_core.plan import Cause, End
@@ -111,7 +110,7 @@ def _queue_row(told: Mapping[str, str]) -> Row | None:
         reason=told["Reason"],
         nodes=told["NodeList"],
         ended=time_of(told["EndTime"]),
-        key=comment.removeprefix(KEY_TAG) if comment.startswith(KEY_TAG) else "",
+        key=key_of(comment),
     )
 
 
@@ -165,7 +164,7 @@ def _json_row(job: Mapping[str, Any]) -> Row | None:
         reason=str(job.get("state_reason", "")),
         nodes=str(job.get("nodes", "")),
         ended=datetime.fromtimestamp(end, UTC) if end else None,
-        key=comment.removeprefix(KEY_TAG) if comment.startswith(KEY_TAG) else "",
+        key=key_of(comment),
     )
 
 

@@ -12,14 +12,15 @@ import asyncio
 import secrets as chance
 import shlex
 import time
-from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 import msgspec
 
-from dispatch_core.adapters.contract import Adapter, Job, Launch, Target
+from dispatch_core.adapters.contract import Adapter, Job, Launch, Piece, Target
 from dispatch_core.adapters.shared import Listings, Snapshot, closed
-from dispatch_core.adapters.slurm import guard, output, reading, script
+from dispatch_core.adapters.slurm import cleaning, guard, output, reading, script
+from dispatch_core.adapters.slurm import progress as watching
 from dispatch_core.adapters.slurm.accounts import Accounts
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
 from dispatch_core.adapters.slurm.guard import Marked, Object, bounded, object_of
@@ -37,8 +38,12 @@ WINDOW_SECONDS = 20.0
 CONFIGURATION_SECONDS = 600.0
 """How often the cluster is asked how it is set up."""
 RESYNC_SECONDS = 60.0
-CHUNK = 256 * 1024
 LOG_SECONDS = 60.0
+LOOKING_SECONDS = 20.0
+"""How long a listing may take to look at files."""
+CLEAN_SECONDS = 3600.0
+"""How often what is old is removed, at most."""
+CLEANING_SECONDS = 90.0
 KEPT_ENDS = 20_000
 CALLS_AT_ONCE = 8
 SLOW_FACTOR = 5.0
@@ -47,11 +52,17 @@ SLOW_FACTOR = 5.0
 
 def open_slurm(cluster: SlurmCluster) -> Adapter:
     """A connection to a cluster; nothing is sent before it is used. Raises BadInput where asyncssh is missing."""
+    return SlurmScheduler(cluster, transport_to(cluster))
+
+
+def transport_to(cluster: SlurmCluster) -> Transport:
+    """The way to a cluster's host. Raises BadInput where asyncssh is missing."""
     if cluster.ssh is None:
-        return SlurmScheduler(cluster, LocalTransport())
+        return LocalTransport()
     from dispatch_core.adapters.slurm.ssh import SshTransport  # asyncssh is an extra
 
-    return SlurmScheduler(cluster, SshTransport(cluster.ssh))
+    transport: Transport = SshTransport(cluster.ssh)
+    return transport
 
 
 class SlurmScheduler:
@@ -78,6 +89,9 @@ class SlurmScheduler:
         """Objects of ours that the latest listing showed alive."""
         self._room = Room(cluster.submits_per_second, cluster.live_jobs, time.monotonic)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._cleaned: float | None = None
+        self._cleans = False
+        """The next listing removes what is old."""
         self._closed = False
 
     @property
@@ -127,6 +141,9 @@ class SlurmScheduler:
         return self._with_room(job, listing)
 
     async def everything(self) -> Listing:
+        now = asyncio.get_running_loop().time()
+        if self._cleaned is None or now - self._cleaned > CLEAN_SECONDS:
+            self._cleaned, self._cleans = now, True
         return await self._listings.everything()
 
     async def watch(self, job: Job, seconds: float) -> None:
@@ -162,31 +179,53 @@ class SlurmScheduler:
 
     async def _look(self) -> Snapshot:
         """One listing of the queue. Raises SchedulerUnavailable."""
-        body = [f"TZ=UTC0 {bounded(self.command_seconds)} squeue -h -t all -O {shlex.quote(reading.QUEUE_FORMAT)} 2>&1"]
-        body.append("say listed $?")
-        body.append(f"{bounded(self.command_seconds)} sinfo -h -N -o '%N|%T' -t down,fail,no_respond,unknown 2>&1")
-        body.append("say nodes $?")
-        asks = self._configured is None
-        if asks:
-            body.append(f"{bounded(self.command_seconds)} scontrol show config 2>&1\nsay configured $?")
+        asks, cleans = self._configured is None, self._cleans and self.configuration is not None
+        seconds = self.command_seconds * (3 if asks else 2) + LOOKING_SECONDS + (CLEANING_SECONDS if cleans else 0.0)
         asked = time.monotonic()
         try:
-            sections = await self._asked("\n".join(body), self.command_seconds * (3 if asks else 2) + 5.0)
+            sections = await self._asked(self._listing_body(asks, cleans), seconds)
         finally:
             self.listing_seconds = time.monotonic() - asked
-        began, listed, nodes = sections[0], sections[1], sections[2]
-        self._answered("squeue", listed.mark == "listed 0", began.body)
-        self._answered("sinfo", nodes.mark == "nodes 0", listed.body)
-        self._silent = reading.silent_nodes(listed.body)
+        queue, listed = sections[0], sections[1]
+        self._answered("squeue", listed.mark == "listed 0", queue.body)
+        if cleans:
+            self._cleans = False
+        self._silent = reading.silent_nodes(self._printed(sections, "sinfo"))
         if asks:
-            self._answered("scontrol", sections[3].mark == "configured 0", nodes.body)
-            self.configuration, self._configured = reading.configuration(nodes.body), listed.at
-        if self._configured is not None and (listed.at - self._configured).total_seconds() > CONFIGURATION_SECONDS:
+            self.configuration = reading.configuration(self._printed(sections, "scontrol"))
+            self._configured = listed.at
+        elif self._configured is not None and (listed.at - self._configured).total_seconds() > CONFIGURATION_SECONDS:
             self._configured = None
-        sightings = [reading.sighting(row, self._silent) for row in reading.queue(began.body)]
+        progress = watching.read(listed.body)
+        sightings = [
+            _with_progress(reading.sighting(row, self._silent), row, progress, listed.at)
+            for row in reading.queue(queue.body)
+        ]
         self._note(sightings)
         self._alive = sum(row.state is not State.ENDED and read_name(row.name) is not None for row in sightings)
-        return Snapshot(began.at, listed.at, sightings)
+        return Snapshot(queue.at, listed.at, sightings)
+
+    def _listing_body(self, asks: bool, cleans: bool) -> str:
+        """The queue, what its runs' progress is, which nodes are silent, and now and then more."""
+        within = bounded(self.command_seconds)
+        body = [
+            f"shown=$(TZ=UTC0 {within} squeue -h -a -t all -O {shlex.quote(reading.QUEUE_FORMAT)} 2>&1); code=$?",
+            "printf '%s\\n' \"$shown\"\nsay listed $code\n[ $code = 0 ] || return",
+            watching.body(self.listings),
+            f"say asks\n{within} sinfo -h -N -o '%N|%T' -t down,fail,no_respond,unknown 2>&1\nsay sinfo $?",
+        ]
+        if cleans and self.configuration is not None:
+            body.append(cleaning.body(self.cluster, self.configuration.cluster))
+        if asks:
+            body.append(f"say asks\n{within} scontrol show config 2>&1\nsay scontrol $?")
+        return "\n".join(body)
+
+    def _printed(self, sections: list[guard.Section], command: str) -> str:
+        """What a command of the listing's script printed. Raises SchedulerUnavailable where it failed."""
+        places = [at for at, section in enumerate(sections) if section.mark.split(" ")[0] == command]
+        said = sections[places[0] - 1].body if places else ""
+        self._answered(command, bool(places) and sections[places[0]].mark == f"{command} 0", said)
+        return said
 
     def _answered(self, command: str, well: bool, said: str) -> None:
         if not well:
@@ -240,7 +279,8 @@ class SlurmScheduler:
     # --- calls
 
     async def start(self, launch: Launch, secrets: Mapping[str, str], deadline: datetime) -> Reply:
-        reply = await self._call(script.start_body(launch, secrets, deadline, self.command_seconds))
+        cluster = "" if self.configuration is None else self.configuration.cluster
+        reply = await self._call(script.start_body(launch, secrets, deadline, self.command_seconds, cluster))
         if reply.answer is not Answer.DONE:
             return reply
         number = reply.text.rpartition(" ")[2].partition(";")[0]
@@ -286,19 +326,9 @@ class SlurmScheduler:
             return Reply(answer=Answer.UNKNOWN, text=f"it may have been done: {error}")
         return guard.reply_of(marked.read(finished.out), finished.err)
 
-    # --- logs
-
-    async def logs(self, target: Target) -> AsyncIterator[bytes]:
-        """What the run wrote to its standard output, then what it wrote to a standard error of its own."""
-        for stream in output.STREAMS:
-            offset = 0
-            while chunk := await self._chunk(target, stream, offset):
-                offset += len(chunk)
-                yield chunk
-
-    async def _chunk(self, target: Target, stream: int, offset: int) -> bytes:
-        sections = await self._asked(output.chunk_body(target, stream, offset, CHUNK), LOG_SECONDS)
-        return sections[1].printed if sections[1].mark == "bytes" else b""
+    async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
+        body = output.piece_body(target, stream, begin, length)
+        return output.piece_of(await self._asked(body, LOG_SECONDS))
 
     async def close(self) -> None:
         self._closed = True
@@ -310,3 +340,13 @@ class SlurmScheduler:
 def _object(row: Sighting) -> Object:
     found = object_of(row.id)
     return found if found is not None else Object("0", row.name)
+
+
+def _with_progress(
+    shown: Sighting, row: reading.Row, told: Mapping[tuple[str, int], datetime | None], now: datetime
+) -> Sighting:
+    """A sighting with the time of the run's last progress: its beginning at least, where that is looked at."""
+    if shown.state is not State.RUNNING or row.ran is None or (shown.name, shown.run) not in told:
+        return shown
+    began, last = now - timedelta(seconds=row.ran), told[shown.name, shown.run]
+    return msgspec.structs.replace(shown, progress=began if last is None else max(began, last))

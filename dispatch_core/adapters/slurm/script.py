@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from dispatch_core.adapters.contract import Launch
-from dispatch_core.adapters.slurm.guard import bounded, nanoseconds
+from dispatch_core.adapters.slurm import cleaning, progress
+from dispatch_core.adapters.slurm.guard import bounded, comment_of, nanoseconds
+from dispatch_core.adapters.slurm.progress import PROGRESS_FILE, PROGRESS_PATTERN
 from dispatch_core.plan import Spec
 
 Problem = tuple[tuple[str | int, ...], str]
@@ -37,7 +39,7 @@ OPTIONS: Mapping[str, tuple[str, type]] = {
 }
 """Options of a spec, each with sbatch's name for it and the type that it has; a whole number may stand for a text."""
 
-BATCH_SCRIPT, EXTRA, PROGRESS_FILE, PROGRESS_PATTERN = "batch_script", "sbatch", "progress_file", "progress_pattern"
+BATCH_SCRIPT, EXTRA = "batch_script", "sbatch"
 
 SET_HERE: Mapping[str, str] = {
     "array": "an array is many jobs under one id; make one job a member, like mapped tasks do",
@@ -131,6 +133,8 @@ def _option_problems(spec: Spec) -> Iterator[Problem]:
                 yield (*at, name), "it is true, where command names a batch script with #SBATCH lines, or false"
             elif value and not os.path.isabs(spec.command[0] if spec.command else ""):
                 yield ("spec", "command", 0), "a batch script is named by its absolute path on the cluster"
+        elif name == PROGRESS_PATTERN and PROGRESS_FILE in spec.options:
+            yield (*at, name), "progress is shown by a file or by a pattern, not both; leave one of them out"
         elif name in (PROGRESS_FILE, PROGRESS_PATTERN):
             yield from (((*at, name), text) for text in _progress_problems(name, value))
         elif name not in OPTIONS:
@@ -178,7 +182,7 @@ def arguments(launch: Launch) -> list[str]:
     spec = launch.spec
     told = [
         *("--parsable", "--hold", "--open-mode=append", f"--job-name={launch.name}"),
-        f"--comment={KEY_TAG}{launch.key}",
+        f"--comment={comment_of(launch.key)}",
         "--requeue" if launch.may_requeue else "--no-requeue",
     ]
     for name, (option, _) in OPTIONS.items():
@@ -199,10 +203,6 @@ def arguments(launch: Launch) -> list[str]:
     if spec.signal_before_limit is not None:
         told.append(f"--signal=B:{spec.signal_before_limit}@{int(spec.signal_before_limit_seconds)}")
     return told
-
-
-KEY_TAG = "dispatch:"
-"""What the comment of every object begins with; the job's key comes after it."""
 
 
 def _time(seconds: float) -> str:
@@ -251,15 +251,15 @@ if [ "$DISPATCH_RUN" != 1 ]; then
     esac
 fi
 if mkdir -p "$dispatch_directory/runs"; then
-    for dispatch_end in 1 2; do
+    (for dispatch_end in 1 2; do
         readlink "/proc/$$/fd/$dispatch_end"
         stat -L -c %s "/proc/$$/fd/$dispatch_end"
-    done >"$dispatch_directory/runs/{name}.$DISPATCH_RUN.out"
+    done) >"$dispatch_directory/runs/{name}.$DISPATCH_RUN.out"
 fi"""
 
 
-def start_body(launch: Launch, secrets: Mapping[str, str], deadline: datetime, seconds: float) -> str:
-    """The body of Start: the files on their way, the batch script, and sbatch."""
+def start_body(launch: Launch, secrets: Mapping[str, str], deadline: datetime, seconds: float, cluster: str) -> str:
+    """The body of Start: the files on their way, the batch script, and sbatch. `cluster` is the cluster's own name."""
     spec, name = launch.spec, launch.name
     paths = [
         f"--{stream}={shlex.quote(str(spec.options[stream]))}"
@@ -269,15 +269,17 @@ def start_body(launch: Launch, secrets: Mapping[str, str], deadline: datetime, s
     if "output" not in spec.options:
         paths.append(f'--output="$directory/logs/{name}.out"')
     told = " ".join([*map(shlex.quote, arguments(launch)), *paths])
+    files = cleaning.claimed(cluster) + _secrets(name, secrets) + progress.noted(launch)
     inner = shlex.quote(prologue(launch, bool(secrets)) + "\n")
     return f"""deadline={nanoseconds(deadline)}
 refuse() {{ say refused; printf '%s' "$1"; }}
 in_time || {{ say late; return; }}
 case $directory in *[%\\\\]*) refuse "the directory $directory has a percent sign or a backslash"; return ;; esac
-if ! told=$(umask 077 && mkdir -p "$directory/logs" "$directory/runs" "$directory/secrets" 2>&1); then
+made() {{ umask 077; mkdir -p "$directory" && cd "$directory" && mkdir -p logs runs secrets progress; }}
+if ! told=$(made 2>&1); then
     refuse "the directory $directory cannot be made: $told"; return
 fi
-{_secrets(name, secrets)}{_progress(launch)}quoted=$(printf '%s' "$directory" | sed "s/'/'\\\\\\\\''/g")
+{files}quoted=$(printf '%s' "$directory" | sed "s/'/'\\\\\\\\''/g")
 {_composition(spec, inner)}
 in_time || {{ {_taken_back(name, secrets)}say late; return; }}
 told=$(compose | {bounded(seconds)} sbatch {told} 2>&1); code=$?
@@ -291,17 +293,6 @@ def _secrets(name: str, secrets: Mapping[str, str]) -> str:
     return f"""if ! (umask 077 && printf '%s' {shlex.quote(lines)} >"$directory/secrets/{name}"); then
     refuse "the secrets cannot be written below $directory"; return
 fi
-"""
-
-
-def _progress(launch: Launch) -> str:
-    """Where a listing finds what shows that a run gets on."""
-    options = launch.spec.options
-    told = [f"{name} {options[name]}" for name in (PROGRESS_FILE, PROGRESS_PATTERN) if name in options]
-    if not told:
-        return ""
-    shown = shlex.quote(told[0])
-    return f"""mkdir -p "$directory/progress" && printf '%s\\n' {shown} >"$directory/progress/{launch.name}"
 """
 
 
@@ -320,11 +311,13 @@ def _composition(spec: Spec, inner: str) -> str:
     return f"""script={shlex.quote(spec.command[0])}
 if ! [ -f "$script" ] || ! [ -r "$script" ]; then refuse "the batch script $script cannot be read"; return; fi
 case $(sed -n 1p "$script") in
+'#!'*csh* | '#!'*fish*) refuse "the batch script $script is not for a POSIX shell; leave batch_script out"; return ;;
 '#!'*sh*) ;;
 *) refuse "the batch script $script does not begin with a shell, like #!/bin/bash; leave batch_script out"; return ;;
 esac
-header() {{ sed -n -e '1d' -e '/^#SBATCH/p' -e '/^[^#]/q' "$script"; }}
-if told=$(header | grep -E -m 1 '[[:space:]](--({forbidden})([=[:space:]]|$)|-[a-zA-Z]*[abMW]|hetjob|packjob)'); then
+header() {{ sed -n -e '1d' -e '/^#SBATCH/p' -e '/^[[:space:]]*[^#[:space:]]/q' "$script"; }}
+if told=$(header | tr -d '"\\047\\134' |
+    grep -E -m 1 '[[:space:]](--({forbidden})([=[:space:]]|$)|-[hHkOQsvVW]*[abMW]|hetjob|packjob)'); then
     refuse "$script says $told, which would break the gate or the tags; take the line out"; return
 fi
 compose() {{
