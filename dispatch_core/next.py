@@ -186,16 +186,16 @@ def _await_absence(turn: Turn, last: Submission) -> None:
     for attempt in last.attempts:
         name = f"attempt {attempt.number} of submission {last.number}"
         mark = attempt.missing
-        if observed.is_unmatched(last, attempt) and not observed.is_absent(last, attempt):
-            expiry = observed.expiry(attempt.deadline)
-            if not observed.has_landed(attempt):
-                turn.note(Reason.AWAITING_EXPIRY, f"{name} can still land", until=expiry + INSTANT)
-            elif observed.is_for_a_person():
-                turn.note(Reason.UNMATCHED, f"{name} may have made an object; say that it did not")
-            else:
-                mark = turn.counted(mark, expiry)
-                until = observed.ripe(mark) + INSTANT if mark is not None else None
-                turn.note(Reason.AWAITING_ABSENCE, f"{name} has no object; absence is being counted", until=until)
+        expiry = observed.expiry(attempt.deadline)
+        missing = observed.is_unmatched(last, attempt) and not observed.is_absent(last, attempt)
+        if (missing or attempt.disposed) and not observed.has_landed(attempt):
+            turn.note(Reason.AWAITING_EXPIRY, f"{name} can still land", until=expiry + INSTANT)
+        elif missing and observed.is_for_a_person():
+            turn.note(Reason.UNMATCHED, f"{name} may have made an object; say that it did not")
+        elif missing:
+            mark = turn.counted(mark, expiry)
+            until = observed.ripe(mark) + INSTANT if mark is not None else None
+            turn.note(Reason.AWAITING_ABSENCE, f"{name} has no object; absence is being counted", until=until)
         rows.append(attempt if mark == attempt.missing else replace(attempt, missing=mark))
     if tuple(rows) != last.attempts:
         turn.change_submission(replace(last, attempts=tuple(rows)))

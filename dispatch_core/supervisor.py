@@ -338,8 +338,8 @@ class _Loop:
             began = _monotonic()
             await self.s.adapter.watch(Job.of(self.record), part)
             await self._renew()
-            newest = await self.s.store.read(self.record.key, self.record.uid)
-            if newest.revision != self.record.revision or _monotonic() - began < part:
+            newest = await self.s.store.revision(self.record.key, self.record.uid)
+            if newest != self.record.revision or _monotonic() - began < part:
                 return
 
 

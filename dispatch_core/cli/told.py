@@ -36,6 +36,9 @@ class Told:
     async def read(self, key: str, uid: str | None = None) -> Record:
         return await self._met(await self._store.read(key, uid))
 
+    async def revision(self, key: str, uid: str) -> int:
+        return await self._store.revision(key, uid)
+
     async def commit(
         self,
         record: Record,

@@ -53,6 +53,9 @@ class Database(Meets):
         self.world.tell(Read(self.world.now, self.voice.name, record.revision))
         return record
 
+    async def revision(self, key: str, uid: str) -> int:
+        return (await self.read(key, uid)).revision
+
     async def jobs(
         self, *, settled: bool | None = None, key_prefix: str = "", uids: frozenset[str] | None = None
     ) -> list[Listed]:

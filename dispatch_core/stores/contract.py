@@ -76,6 +76,10 @@ class Store(Protocol):
     async def read(self, key: str, uid: str | None = None) -> Record:
         """The newest record under a key, or the one with this uid. Raises NotFound."""
 
+    async def revision(self, key: str, uid: str) -> int:
+        """The newest revision of the record with this uid, for those who wait for a change: as `read`, but a store may
+        take its time to answer many at once. Raises NotFound."""
+
     async def commit(
         self,
         record: Record,

@@ -78,6 +78,9 @@ class MemoryStore:
     async def read(self, key: str, uid: str | None = None) -> Record:
         return self._row(key, uid).record()
 
+    async def revision(self, key: str, uid: str) -> int:
+        return (await self.read(key, uid)).revision
+
     async def commit(
         self,
         record: Record,

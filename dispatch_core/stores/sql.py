@@ -27,6 +27,7 @@ from dispatch_core.stores import prune, rules
 from dispatch_core.stores.change import ADD, SET, change, given
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
 from dispatch_core.stores.engine import BROKEN, TRANSACTION_SECONDS, WRITES, is_repeatable, make_engine, refusal
+from dispatch_core.stores.revisions import Revisions
 from dispatch_core.stores.schema import DatabaseTime, history, job
 
 PAUSES = (0.05, 0.2, 0.8)
@@ -65,6 +66,8 @@ class SqlStore:
             asyncio.Semaphore(1) if engine.dialect.name == "sqlite" else nullcontext()
         )
 
+        self._revisions = Revisions(self._revisions_of)
+
     async def create(self, record: Record, *, commit: str, actor: str, new: bool = False) -> Record:
         written, document = rules.prepare(record, 1, commit)
         values = given(written, document, actor, rules.CREATED, 0, None)
@@ -95,6 +98,19 @@ class SqlStore:
         if not rows or rows[0].key != key:  # MySQL takes no notice of spaces at the end
             raise rules.not_found(key, uid)
         return _record(rows[0])
+
+    async def revision(self, key: str, uid: str) -> int:
+        revision = await self._revisions.of(uid)
+        if revision is None:
+            raise rules.not_found(key, uid)
+        return revision
+
+    async def _revisions_of(self, uids: list[str]) -> dict[str, int]:
+        rows: list[Row[Any]] = []
+        for start in range(0, len(uids), UIDS_A_QUERY):
+            some = job.c.uid.in_(uids[start : start + UIDS_A_QUERY])
+            rows += await self._read(_all(select(job.c.uid, job.c.revision).where(some)))
+        return {row.uid: row.revision for row in rows}
 
     async def commit(
         self,
@@ -207,6 +223,7 @@ class SqlStore:
         return len(gone)
 
     async def close(self) -> None:
+        await self._revisions.close()
         await self._engine.dispose()
 
     async def _read(self, work: Work[T]) -> T:

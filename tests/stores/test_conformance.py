@@ -660,3 +660,23 @@ class TestPrune:
         pruned = [answer.deleted for answer in tried[:2] if isinstance(answer, Pruned)]
         assert sum(pruned) + len(changed) == len(records)
         assert await self.left(store, changed) == {record.uid for record in changed}
+
+
+class TestRevision:
+    @pytest.mark.case("T52")
+    async def test_is_the_newest_for_each_of_many_who_ask(self, store: Store) -> None:
+        records = [await created(store, fresh(f"job {number}")) for number in range(30)]
+        records[7] = await committed(store, held(records[7], "ada"))
+        told = await asyncio.gather(*(store.revision(record.key, record.uid) for record in records))
+        assert told == [record.revision for record in records]
+        assert told[7] == 2
+
+    async def test_is_one_that_was_there_when_it_was_asked_for(self, store: Store) -> None:
+        record = await created(store)
+        for name in ("one", "two", "three"):
+            record = await committed(store, held(record, name))
+            assert await store.revision(record.key, record.uid) == record.revision
+
+    async def test_of_no_record(self, store: Store) -> None:
+        with pytest.raises(NotFound, match="nobody"):
+            await store.revision("nobody", "0123456789abcdef")

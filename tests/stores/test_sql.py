@@ -16,6 +16,7 @@ import pymysql
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.dialects import mysql
+from sqlalchemy.event import listen
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
@@ -309,3 +310,34 @@ async def test_a_file_is_found_wherever_it_is(
     record = await created(store)
     assert await store.read(record.key) == record
     await store.close()
+
+
+class TestRevisions:
+    async def test_many_questions_are_one_query(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/jobs.db"
+        await upgrade(url)
+        store = open_store(url)
+        records = [await created(store, fresh(f"job {number}")) for number in range(20)]
+        asked: list[str] = []
+        listen(store._engine.sync_engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+        told = await asyncio.gather(*(store.revision(record.key, record.uid) for record in records * 3))
+        assert told == [1] * 60
+        assert len([statement for statement in asked if "revision" in statement]) == 1
+        await store.close()
+
+    async def test_all_who_ask_are_told_of_an_outage(self, tmp_path: Path) -> None:
+        store = open_store(f"sqlite:///{tmp_path}/nothing.db")
+        told = await asyncio.gather(*(store.revision("job", uid) for uid in ("a", "b")), return_exceptions=True)
+        assert [type(error) for error in told] == [StoreUnavailable, StoreUnavailable]
+        await store.close()
+
+    async def test_closing_ends_the_question(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/jobs.db"
+        await upgrade(url)
+        store = open_store(url)
+        asking = asyncio.ensure_future(store.revision("job", "a"))
+        await asyncio.sleep(0)
+        await store.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            async with asyncio.timeout(10):
+                await asking
