@@ -40,7 +40,7 @@ def _tidy(whole_cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _signalled(whole_cluster: Cluster, _tidy: None) -> tuple[Case, Target]:
+def signalled(whole_cluster: Cluster, _tidy: None) -> tuple[Case, Target]:
     """Slurm looks at time limits now and then only, so this one runs beside the others."""
     payload = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7)); signal.pause()"
     spec = Spec(
@@ -369,9 +369,9 @@ def test_paths_are_absolute() -> None:
     }
 
 
-async def test_the_signal_before_the_limit_reaches_the_payload(rig: SlurmRig, _signalled: tuple[Case, Target]) -> None:
+async def test_the_signal_before_the_limit_reaches_the_payload(rig: SlurmRig, signalled: tuple[Case, Target]) -> None:
     """Also where the payload is a program and no shell: it is what Slurm started."""
-    of_fixture, target = _signalled
+    of_fixture, target = signalled
     case = Case(rig)
     case.job = of_fixture.job
     end = (await case.until(target, State.ENDED)).end
