@@ -96,6 +96,8 @@ class Listing(Value, frozen=True):
     """The host's time after it."""
     complete: bool = True
     """Whether what it does not show was not there."""
+    full_seconds: float = 0.0
+    """The cluster takes no new object of this job before about so long has passed; 0: it takes one."""
 
 
 class StartReplied(Value, frozen=True):

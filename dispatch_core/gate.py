@@ -6,11 +6,13 @@ the very list that `next` obeys.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from dispatch_core.find import Observed
 from dispatch_core.guards import guard
 from dispatch_core.plan import Cause, Value
 from dispatch_core.reasons import Reason
-from dispatch_core.record import Intent, Kind, Object, Record, State, run_key
+from dispatch_core.record import Intent, Kind, Object, Record, RunEnd, State, run_key
 
 
 class Condition(Value, frozen=True):
@@ -22,6 +24,12 @@ class Condition(Value, frozen=True):
     """What is so: why it does not hold, or that it does."""
     reason: Reason = Reason.AWAITING_EARLIER
     object: str | None = None
+    until: datetime | None = None
+    """When it holds by itself, where that is known."""
+
+
+LOST_NODE = "dispatch:lost-node"
+"""Who asks for the hold that a plan wants after a node was lost."""
 
 
 def conditions(record: Record, observed: Observed, object: Object) -> tuple[Condition, ...]:
@@ -42,6 +50,7 @@ def conditions(record: Record, observed: Observed, object: Object) -> tuple[Cond
         _duplicates(record, observed),
         *_earlier(record, observed),
         _runs(record, observed, object),
+        _nodes(record, observed),
         _held(record, observed, object),
     )
 
@@ -104,6 +113,51 @@ def _runs(record: Record, observed: Observed, object: Object) -> Condition:
         text=f"not yet judged: {', '.join(open_keys + outstanding)}" if open_keys or outstanding else "all are judged",
         reason=Reason.AWAITING_END,
         object=object.id,
+    )
+
+
+def _lost(record: Record, observed: Observed) -> list[tuple[Object, RunEnd, datetime]]:
+    """Runs that ended by a node failure and may still run, each with the time until when that is to be thought."""
+    long = timedelta(seconds=record.plan.lost_node_seconds)
+    return [
+        (object, row, row.end.lost_since + long)
+        for object in record.objects
+        for row in object.ends
+        if row.end.lost_since is not None
+        and not object.foreign
+        and _may_run_unseen(observed, row.end.lost_since + long)
+    ]
+
+
+def _lost_words(object: Object, row: RunEnd) -> str:
+    return f"a node that run {row.run} of {object.id} was lost with does not answer"
+
+
+def _is_asked(record: Record, why: str) -> bool:
+    return any((hold.asked_by, hold.reason) == (LOST_NODE, why) for hold in record.holds)
+
+
+def holds_to_ask(record: Record, observed: Observed) -> list[str]:
+    """The holds that the plan wants for nodes that were lost, and that nobody has asked for yet: why, for each."""
+    if record.plan.lost_node != "hold":
+        return []
+    words = [_lost_words(object, row) for object, row, _ in _lost(record, observed)]
+    return [why for why in words if not _is_asked(record, why)]
+
+
+def _nodes(record: Record, observed: Observed) -> Condition:
+    """No node that was lost may still run an earlier run, as far as the plan waits for that."""
+    policy = record.plan.lost_node
+    lost = [] if policy == "go" else _lost(record, observed)
+    if policy == "hold":
+        lost = [(object, row, until) for object, row, until in lost if not _is_asked(record, _lost_words(object, row))]
+    return Condition(
+        name="nodes",
+        holds=not lost,
+        text=", ".join(_lost_words(object, row) for object, row, _ in lost) or "no node is waited for",
+        reason=Reason.AWAITING_NODE,
+        object=lost[0][0].id if lost else None,
+        until=max((until for _, _, until in lost), default=None),
     )
 
 
@@ -180,6 +234,12 @@ def _is_outstanding(intent: Intent) -> bool:
     """Whether what was decided for an earlier run is still to be done; what was decided for an object that had vanished
     keeps no gate shut once it is listed again."""
     return intent.cause is not Cause.VANISHED
+
+
+@guard("lost_node_may_still_run", promise="G9", history="lost_node", line=2, without=False)
+def _may_run_unseen(observed: Observed, until: datetime) -> bool:
+    """Whether a lost node's runs are still to be reckoned with: NODE_FAIL ends a run on paper, not on the node."""
+    return observed.began <= until
 
 
 @guard("hold_on_before_open", promise="G8", without=True)

@@ -222,8 +222,11 @@ def _plan(part: Part) -> Plan:
         "rules": lambda rules: listed(rules, _rule),
         "unmatched": one_of("expire", "manual"),
         "foreign": one_of("report", "ignore", "stop"),
+        "lost_node": one_of("wait", "go", "hold"),
+        "lost_node_wait": seconds,
     }
-    return Plan(**fields_of(part, readers, ()))
+    names = {"lost_node_wait": "lost_node_seconds"}
+    return Plan(**{names.get(name, name): value for name, value in fields_of(part, readers, ()).items()})
 
 
 def _rule(part: Part) -> Rule:

@@ -258,9 +258,12 @@ def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
             reason = Reason.RUNNING if sighting.state is State.RUNNING else Reason.QUEUED
             turn.note(reason, f"{object.id} is {sighting.state}", object.id)
         return
+    for why in gate.holds_to_ask(turn.record, turn.observed):
+        turn.ask_hold(gate.LOST_NODE, why)
     false = [c for c in gate.conditions(turn.record, turn.observed, object) if not c.holds]
     for condition in false:
-        turn.note(condition.reason, f"the gate of {object.id} is shut: {condition.text}", condition.object)
+        text = f"the gate of {object.id} is shut: {condition.text}"
+        turn.note(condition.reason, text, condition.object, until=condition.until)
     if false:
         return
     if not _is_alone(turn):

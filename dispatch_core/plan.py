@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -188,6 +189,10 @@ class Plan(Value, frozen=True):
     """An attempt that is past its deadline and call bound and that no later listing shows: never created, or for a
     person to say so."""
     foreign: Literal["report", "ignore", "stop"] = "report"
+    lost_node: Literal["wait", "go", "hold"] = "wait"
+    """What happens before the next run starts, while a node that was lost may still run the one before: wait until it
+    answers or was down for `lost_node_seconds`; go, as the scheduler itself would; or hold for a person."""
+    lost_node_seconds: float = 300.0
 
     @property
     def requeues(self) -> bool:
@@ -210,6 +215,9 @@ class End(Value, frozen=True):
     message: str = ""
     seconds: float | None = None
     """How long it ran."""
+    lost_since: datetime | None = None
+    """With `node_failure`: the host's time from which on a node of the run has not answered; what it ran there may
+    still run. None: every node answers."""
 
 
 DEFAULTS: Mapping[Cause, Action] = {

@@ -161,7 +161,7 @@ def _carry_out(turn: Turn, intent: Intent, object: Object | None) -> None:
         _requeue(turn, intent, object)
     elif not _may_submit(turn):
         turn.note(Reason.LISTING_INCOMPLETE, "the listing is not complete: nothing is submitted on it")
-    else:
+    elif turn.has_room():
         last = turn.record.submissions[-1]
         rule = turn.record.plan.rule(intent.rule) or NEVER_RAN
         turn.drop(intent)

@@ -165,14 +165,28 @@ class Turn:
         return self.observed.listing.ended + timedelta(seconds=self.observed.bounds.window_seconds)
 
     def authorize(self, why: str, spec: Spec) -> None:
-        """The next submission, with its first attempt."""
+        """The next submission, with its first attempt; nothing where the cluster takes no more."""
+        if not self.has_room():
+            return
         submission = Submission(number=len(self.record.submissions) + 1, why=why, spec=spec)
         self.change(submissions=(*self.record.submissions, submission))
         self.note(Reason.AUTHORIZED, f"submission {submission.number} is authorized: {why}")
-        self.attempt(submission)
+        self._attempt(submission)
+
+    def has_room(self) -> bool:
+        """Whether the cluster takes one more object; says so where it does not."""
+        seconds = self.observed.listing.full_seconds
+        if seconds > 0:
+            until = self.observed.listing.ended + timedelta(seconds=seconds)
+            self.note(Reason.AWAITING_ROOM, "the cluster takes no more objects for now", until=until)
+        return seconds <= 0
 
     def attempt(self, submission: Submission) -> None:
-        """One more attempt, and its Start."""
+        """One more attempt, and its Start; nothing where the cluster takes no more."""
+        if self.has_room():
+            self._attempt(submission)
+
+    def _attempt(self, submission: Submission) -> None:
         attempt = Attempt(number=len(submission.attempts) + 1, committed=self.observed.began, deadline=self.deadline)
         self.change_submission(replace(submission, attempts=(*submission.attempts, attempt)))
         self.calls.append(Start(submission=submission.number, attempt=attempt.number, deadline=attempt.deadline))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["pytester", "tests.promises", "tests.postgres", "tests.mariadb"]
+pytest_plugins = ["pytester", "tests.promises", "tests.postgres", "tests.mariadb", "tests.slurm.sshd"]
 
 settings.register_profile("dispatch", parent=settings(), deadline=None)
 settings.load_profile("dispatch")

@@ -5,8 +5,8 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
 
     job train.sh                 what to launch; indented: rule NAME: CONDITIONS -> ACTION [xBUDGET] [after 30s]
                                  [delay*2<=90s] [jitter 0.5] [memory*1.5<=64] [time*2<=2h] [queue NAME] [elsewhere];
-                                 unmatched manual; foreign stop; requeues; shuts; memory 16; limit 1h; leased a;
-                                 secret TOKEN variable token; call|window|absence|repeat|resync 10s
+                                 unmatched manual; foreign stop; lost_node hold; requeues; shuts; memory 16; limit 1h;
+                                 leased a; secret TOKEN variable token; call|window|absence|repeat|resync 10s
     a reads [revision 3]; a lists LIES; a decides; a commits
     a merges [replies][, having read revision 3]
     a sends [CALL][, having read revision 3], FATE
@@ -16,15 +16,16 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
                                  line, "at once" in no time but the listing's
     20 times, every 10m: a passes LIES, FATE
     a restarts; b takes the lease
-      LIES: incomplete | silent[: WHY] | without o1 o2 | taking 5s
+      LIES: incomplete | full 5s | silent[: WHY] | without o1 o2 | taking 5s
       FATE: reply lost | nothing arrives | refused TEXT | late     of every call that is sent; and, step by step,
             given up (before it is sent) | abandoned (its sender leaves, and holds nothing of it)
     a's open o1 [#2] arrives | lands | is refused: TEXT [and replies]
                                  a call that was sent reaches the host, or takes effect, (again) now
     o1 runs [on n1] | is ending [END] | ends END | is purged | is lost | is hidden | is shown | is unrecognized
     o1 reruns [after END] | rolls back to STATE [in run 1] | is found to be STATE | relapses | ignores stops
+    o1's node answers
     o1 ends slowly | obeys | progresses | accounts for nothing
-      END: CAUSE [CODE] [in 40s] [: MESSAGE]
+      END: CAUSE [CODE] [in 40s] [: MESSAGE]; node_failure lost: the node does not answer
     admin opens | holds | releases | stops | requeues o1;   foreign f1 appears [as NAME], [STATE]
     somebody takes the id of o1
     time +30s
@@ -38,6 +39,8 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import msgspec
 
 from dispatch_core import ask, gate
 from dispatch_core.client import is_as_shown
@@ -121,7 +124,7 @@ class Teller:
             word, _, rest = line.partition(" ")
             if word == "rule":
                 rules.append(read_rule(rest))
-            elif word in ("unmatched", "foreign"):
+            elif word in ("unmatched", "foreign", "lost_node"):
                 plan[word] = rest
             elif word in can:
                 can[word] = True
@@ -360,6 +363,15 @@ class Teller:
     @says(r"(?P<id>[of]\d+) ends slowly")
     def slowly(self, id: str) -> None:
         self.world.scheduler.thing(id).slow = True
+
+    @says(r"(?P<id>[of]\d+)'s node answers")
+    def node_answers(self, id: str) -> None:
+        thing = self.world.scheduler.thing(id)
+        thing.ends |= {run: msgspec.structs.replace(end, lost_since=None) for run, end in thing.ends.items()}
+
+    @says(r"(?P<id>[of]\d+) ends (?P<end>node_failure) lost")
+    def ends_lost(self, id: str, end: str) -> None:
+        self.world.scheduler.ends(id, msgspec.structs.replace(read_end(end), lost_since=self.world.now))
 
     @says(r"(?P<id>[of]\d+) ends (?P<end>.+)")
     def ends(self, id: str, end: str) -> None:

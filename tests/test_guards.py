@@ -111,6 +111,7 @@ SECOND_LINE = {
     "late_launch_after_settlement": "S2",
     "later_listing_undoes_the_word": "G8",
     "listing_begun_after_read": "C4 C1",
+    "lost_node_may_still_run": "G9",
     "manual_attempts": "S1",
     "moved_back_before_the_outcome": "C3",
     "never_created_after_all_attempts": "G5",

@@ -131,7 +131,9 @@ async def test_a_second_supervisor_is_told_who_has_the_job(world: World) -> None
 @pytest.mark.promise("C2")
 @pytest.mark.promise("C3")
 @pytest.mark.case("T8")
-async def test_one_that_stalls_for_ten_leases_decides_nothing_and_its_reply_is_kept(world: World) -> None:
+async def test_one_that_stalls_for_ten_leases_decides_nothing_and_its_reply_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It stalls between the effect of its Start and the reply; another takes the job and finishes it meanwhile."""
     uid = await world.submit()
     stalled, resumed = asyncio.Event(), asyncio.Event()
@@ -142,7 +144,7 @@ async def test_one_that_stalls_for_ten_leases_decides_nothing_and_its_reply_is_k
             await resumed.wait()
 
     slow = world.supervisor(scheduler=Around(world.scheduler, after=stall), name="slow")
-    slow.step_seconds = 60.0
+    monkeypatch.setattr(Supervisor, "step_seconds", 60.0)
     late = asyncio.ensure_future(slow.run("job"))
     await stalled.wait()
     record = await world.store.read("job")
@@ -284,7 +286,9 @@ async def test_the_step_in_flight_is_drained(world: World) -> None:
 
 @pytest.mark.promise("R3")
 @pytest.mark.promise("G5")
-async def test_past_the_drain_bound_the_step_is_abandoned_and_its_call_stays_unknown(world: World) -> None:
+async def test_past_the_drain_bound_the_step_is_abandoned_and_its_call_stays_unknown(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await world.submit("sleep 5")
     under_way = asyncio.Event()
 
@@ -294,7 +298,7 @@ async def test_past_the_drain_bound_the_step_is_abandoned_and_its_call_stays_unk
             await asyncio.Event().wait()
 
     slow = world.supervisor(scheduler=Around(world.scheduler, after=hang), drain_seconds=0.1)
-    slow.step_seconds = 60.0
+    monkeypatch.setattr(Supervisor, "step_seconds", 60.0)
     work = asyncio.ensure_future(slow.run("job"))
     await under_way.wait()
     work.cancel()

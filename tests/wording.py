@@ -107,6 +107,8 @@ def read_lies(text: str) -> Lists:
                 lists.complete = False
             case "silent":
                 lists.silent = why.strip() or "no answer"
+            case "full":
+                lists.full = seconds(words.pop(0))
             case "taking":
                 lists.taking = seconds(words.pop(0))
             case "without":

@@ -101,6 +101,7 @@ class Lists:
     silent: str = ""
     without: tuple[str, ...] = ()
     taking: float = 0.0
+    full: float = 0.0
 
 
 class World:
@@ -172,7 +173,9 @@ class World:
             return None
         self.takes_listing(name, how)
         self.passes_time(how.taking)
-        return self.ends_listing(name, how.complete)
+        listing = self.ends_listing(name, how.complete)
+        self.view(name).listing = listing = replace(listing, full_seconds=how.full)
+        return listing
 
     def begins_listing(self, name: str) -> None:
         view = self.view(name)

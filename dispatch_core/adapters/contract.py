@@ -25,10 +25,19 @@ class Job(Value, frozen=True):
     uid: str
     known: tuple[str, ...] = ()
     """Ids of the recorded objects, so that those no longer listed can be asked for by id."""
+    may_launch: bool = False
+    """The next decision may be a Start: whether the cluster has room for its object is asked."""
 
     @classmethod
     def of(cls, record: Record) -> Job:
-        return cls(key=record.key, uid=record.uid, known=tuple(object.id for object in record.objects))
+        last = record.last
+        open_ended = last is None or last.canonical is None or bool(record.intents)
+        return cls(
+            key=record.key,
+            uid=record.uid,
+            known=tuple(object.id for object in record.objects),
+            may_launch=record.outcome is None and open_ended,
+        )
 
     def concerns(self, sighting: Sighting) -> bool:
         """Whether a listed object belongs into this job's listing: its own, known ones, and live ones with its key."""

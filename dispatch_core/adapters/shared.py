@@ -25,7 +25,8 @@ Taken = TypeVar("Taken")
 class Snapshots(Generic[Taken]):
     """Takes snapshots for any number of askers, in one event loop."""
 
-    def __init__(self, take: Callable[[], Awaitable[Taken]], seconds: float) -> None:
+    def __init__(self, take: Callable[[], Awaitable[Taken]], seconds: float | Callable[[], float]) -> None:
+        """`seconds`: from the beginning of one to that of the next, at least; or what says so at each."""
         self._take, self._seconds = take, seconds
         self._asked: asyncio.Future[Taken] | None = None
         """The answer to all who have asked since the latest snapshot began."""
@@ -51,7 +52,8 @@ class Snapshots(Generic[Taken]):
         try:
             while (asked := self._asked) is not None:
                 await asyncio.sleep(self._not_before - loop.time())
-                self._asked, self._not_before = None, loop.time() + self._seconds
+                pause = self._seconds() if callable(self._seconds) else self._seconds
+                self._asked, self._not_before = None, loop.time() + pause
                 self.count += 1
                 await self._tell(asked)
         finally:
@@ -195,7 +197,7 @@ KEPT_JOBS = 20_000
 class Listings:
     """Listings and watches of any number of jobs, all from the same snapshots; those of jobs at rest cost nothing."""
 
-    def __init__(self, take: Callable[[], Awaitable[Snapshot]], seconds: float) -> None:
+    def __init__(self, take: Callable[[], Awaitable[Snapshot]], seconds: float | Callable[[], float]) -> None:
         self._take = take
         self._snapshots: Snapshots[Snapshot] = Snapshots(self._noted, seconds)
         self._latest: Snapshot | None = None

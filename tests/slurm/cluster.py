@@ -17,47 +17,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from tests import mariadb
 from tests.slurm import keeper
+from tests.slurm.configuration import CGROUP_CONF, Options, slurm_conf, slurmdbd_conf
 
 PROGRAMS = ("slurmctld", "slurmd", "slurmstepd", "munged", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "sacct", "sacctmgr", "mariadbd")
+MEMORY = Path("/sys/fs/cgroup/memory")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USERS = ("hpc", "other")
 START_SECONDS = 60.0
 LIVE = {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SPECIAL_EXIT", "REQUEUED"}
-
-
-class Options(NamedTuple):
-    """What differs between clusters."""
-
-    nodes: int = 3
-    """Named n1, n2, ..."""
-    cpus: int = 4
-    """Of each node, whatever this machine has."""
-    memory: int = 2000
-    """MiB of each node, whatever this machine has; a job that asks for none gets 100 for each of its CPUs."""
-    accounting: bool = False
-    """With slurmdbd, and MariaDB behind it."""
-    min_job_age: int = 60
-    """Seconds that the queue still shows a job which has ended."""
-    message_timeout: int = 10
-    """Seconds after which a command gives up on a controller that does not answer."""
-    credential_ttl: int = 20
-    """Seconds within which a call must be read; a later one is refused, and does nothing."""
-    cred_expire: int = 5
-    """A requeued job waits this many seconds, and one more."""
-    kill_wait: int = 2
-    """Seconds between TERM and KILL of a job that is cancelled."""
-    node_timeout: int = 60
-    """Seconds after which a silent node is down."""
-    extra: tuple[str, ...] = ()
-    """More lines of slurm.conf."""
 
 
 class Job(NamedTuple):
@@ -86,6 +61,13 @@ COLUMNS = (
     *("JobID", "UserName", "State", "Reason", "PriorityLong", "Partition", "NodeList", "RestartCnt", "exit_code"),
     *("EligibleTime", "Name", "Comment"),
 )
+
+
+def read(line: str) -> Job:
+    *front, eligible, name, comment = line.split("|", len(COLUMNS) - 1)
+    id, user, state, reason, priority, partition, nodes, restarts, code = front
+    place = (int(priority), partition, nodes, int(restarts), int(code))
+    return Job(id, user, state, reason, *place, eligible, name, comment.removesuffix("|"))
 
 
 @dataclass
@@ -130,7 +112,7 @@ class Daemon:
 @dataclass
 class Node(Daemon):
     def steps(self) -> list[int]:
-        """The pids of its slurmstepd, one for each step that runs, and some more."""
+        """The pids of its slurmstepd, one for each step that runs."""
         return [pid for pid in keeper.descendants(self.cluster.keeper_pid) if self.is_step(pid)]
 
     def is_step(self, pid: int) -> bool:
@@ -143,12 +125,17 @@ class Node(Daemon):
             return False
 
     def kill_all(self) -> None:
-        """What a node does when its power fails: slurmd, its steps, and all that they have started, with -9."""
-        roots = self.steps()
+        """What happens when its power fails: slurmd, its steps, and all that runs for jobs on it, end with -9."""
         self.kill()
-        for pid in [below for root in roots for below in (root, *keeper.descendants(root))]:
-            if pid in keeper.descendants(self.cluster.keeper_pid):
-                os.kill(pid, signal.SIGKILL)
+        steps = self.steps()
+        below = {pid for step in steps for pid in (step, *keeper.descendants(step))}
+        self.cluster.end([pid for pid in self.cluster.strays() if pid in below or self.has_started(pid)])
+
+    def has_started(self, pid: int) -> bool:
+        try:
+            return f"SLURMD_NODENAME={self.name}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
 
 
 @dataclass
@@ -162,21 +149,21 @@ class Cluster:
         self.work = self.folder / "work"
         self.env = {"PATH": PATH, "SLURM_CONF": str(self.conf), "LANG": "C.UTF-8"}
         self.ports = [self.reserve_port() for _ in range(self.options.nodes + 2)]
-        self.names = [f"n{number + 1}" for number in range(self.options.nodes)]
-        command = [sys.executable, "-S", "-E", keeper.__file__, self.folder]
+        # The kernel's groups have the nodes' names, and are the whole machine's.
+        prefix = f"m{self.ports[0]}n" if self.options.memory_limits else "n"
+        self.names = [f"{prefix}{number + 1}" for number in range(self.options.nodes)]
+        groups = [str(MEMORY / f"slurm_{name}") for name in self.names] if self.options.memory_limits else []
         self.keeper = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
+            [sys.executable, "-S", "-E", keeper.__file__, str(self.folder), *groups],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
         )
         self.keeper_pid = self.keeper.pid
-        socket_, munge = self.folder / "munge" / "socket", self.folder / "munge"
-        self.munge = Daemon(
-            self,
-            "munged",
-            [
-                *("munged", "-F", f"--key-file={munge}/key", f"--socket={socket_}", f"--pid-file={munge}/pid"),
-                *(f"--log-file={munge}/log", f"--seed-file={munge}/seed"),
-            ],
-        )
+        munge = self.folder / "munge"
+        files = [f"--{what}-file={munge}/{what}" for what in ("key", "pid", "log", "seed")]
+        self.munge = Daemon(self, "munged", ["munged", "-F", f"--socket={munge}/socket", *files])
         self.controller = Daemon(self, "slurmctld", ["slurmctld", "-D"])
         self.nodes = {name: Node(self, name, ["slurmd", "-D", "-N", name]) for name in self.names}
         self.accounting = Daemon(self, "slurmdbd", ["slurmdbd", "-D"]) if self.options.accounting else None
@@ -207,69 +194,8 @@ class Cluster:
         key = self.folder / "munge" / "key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o400)
-        self.conf.write_text("\n".join(self.lines()) + "\n")
-
-    def lines(self) -> list[str]:
-        options, folder, socket_ = self.options, self.folder, self.folder / "munge" / "socket"
-        controller, accounting, *nodes = self.ports
-        auth = f"socket={socket_},ttl={options.credential_ttl},cred_expire={options.cred_expire}"
-        lines = [
-            "ClusterName=test",
-            f"SlurmctldHost={socket.gethostname().partition('.')[0]}(127.0.0.1)",
-            f"SlurmctldPort={controller}",
-            "SlurmUser=slurm",
-            "AuthType=auth/munge",
-            f"AuthInfo={auth}",
-            "CredType=cred/munge",
-            f"StateSaveLocation={folder}/state",
-            f"SlurmdSpoolDir={folder}/spool/%n",
-            f"SlurmctldPidFile={folder}/run/slurmctld.pid",
-            f"SlurmdPidFile={folder}/run/%n.pid",
-            f"SlurmctldLogFile={folder}/log/slurmctld.log",
-            f"SlurmdLogFile={folder}/log/%n.log",
-            "DebugFlags=NO_CONF_HASH",
-            "MpiDefault=none",
-            "SwitchType=switch/none",
-            "ProctrackType=proctrack/linuxproc",
-            "TaskPlugin=task/none",
-            "JobAcctGatherType=jobacct_gather/linux",
-            "JobAcctGatherFrequency=task=1",
-            "SelectType=select/cons_tres",
-            "SelectTypeParameters=CR_CPU_Memory",
-            "DefMemPerCPU=100",
-            "SlurmdParameters=config_overrides",
-            "SchedulerType=sched/backfill",
-            "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,default_queue_depth=1000",
-            "PriorityType=priority/basic",
-            "PreemptType=preempt/partition_prio",
-            "PreemptMode=REQUEUE",
-            "JobRequeue=1",
-            "ReturnToService=2",
-            "MailProg=/bin/true",
-            f"MinJobAge={options.min_job_age}",
-            f"KillWait={options.kill_wait}",
-            f"MessageTimeout={options.message_timeout}",
-            f"SlurmdTimeout={options.node_timeout}",
-            "SlurmctldTimeout=30",
-            "MaxJobCount=20000",
-        ]
-        if options.accounting:
-            lines += [
-                "AccountingStorageType=accounting_storage/slurmdbd",
-                "AccountingStorageHost=127.0.0.1",
-                f"AccountingStoragePort={accounting}",
-                f"AccountingStoragePass={socket_}",
-                "AccountingStoreFlags=job_comment",
-            ]
-        else:
-            lines.append("AccountingStorageType=accounting_storage/none")
-        size = f"CPUs={options.cpus} RealMemory={options.memory}"
-        for name, port in zip(self.names, nodes, strict=True):
-            lines.append(f"NodeName={name} NodeHostname={name} NodeAddr=127.0.0.1 Port={port} {size}")
-        common = "Nodes=ALL MaxTime=INFINITE State=UP"
-        lines.append(f"PartitionName=main {common} Default=YES PriorityTier=1 PreemptMode=REQUEUE")
-        lines.append(f"PartitionName=urgent {common} PriorityTier=10 PreemptMode=OFF")
-        return [*lines, *options.extra]
+        self.conf.write_text(slurm_conf(self.options, self.folder, self.names, self.ports))
+        (self.folder / "cgroup.conf").write_text(CGROUP_CONF)
 
     def start_accounting(self) -> None:
         program = mariadb.program()
@@ -277,22 +203,7 @@ class Cluster:
         assert self.accounting is not None
         server = self.held.enter_context(mariadb.running(program))
         conf = self.folder / "slurmdbd.conf"
-        lines = [
-            "AuthType=auth/munge",
-            f"AuthInfo=socket={self.folder}/munge/socket",
-            f"DbdHost={socket.gethostname().partition('.')[0]}",
-            "DbdAddr=127.0.0.1",
-            f"DbdPort={self.ports[1]}",
-            "SlurmUser=slurm",
-            f"PidFile={self.folder}/run/slurmdbd.pid",
-            f"LogFile={self.folder}/log/slurmdbd.log",
-            "StorageType=accounting_storage/mysql",
-            f"StorageHost={server.host}",
-            f"StoragePort={server.port}",
-            f"StorageUser={mariadb.USER}",
-            "StorageLoc=slurm",
-        ]
-        conf.write_text("\n".join(lines) + "\n")
+        conf.write_text(slurmdbd_conf(self.folder, self.ports[1], (server.host, server.port, mariadb.USER)))
         shutil.chown(conf, "slurm", "slurm")
         conf.chmod(0o600)
         self.accounting.start()
@@ -322,13 +233,20 @@ class Cluster:
         self, *argv: str | Path, user: str | None = None, check: bool = False, timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as root or as a user, in a folder that all may write to. It waits; a loop asks a thread."""
-        env, groups = self.env, None
+        env, who = self.env, pwd.getpwnam(user or "root")
         if user is not None:
-            entry = pwd.getpwnam(user)
-            env = self.env | {"USER": user, "LOGNAME": user, "HOME": entry.pw_dir}
-            groups = os.getgrouplist(user, entry.pw_gid)
-        who = {} if user is None else {"user": user, "group": groups[0], "extra_groups": groups}
-        done = subprocess.run(argv, env=env, cwd=self.work, capture_output=True, text=True, timeout=timeout, **who)
+            env = self.env | {"USER": user, "LOGNAME": user, "HOME": who.pw_dir}
+        done = subprocess.run(
+            argv,
+            env=env,
+            cwd=self.work,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            user=who.pw_uid,
+            group=who.pw_gid,
+            extra_groups=os.getgrouplist(who.pw_name, who.pw_gid),
+        )
         if check and done.returncode != 0:
             raise RuntimeError(f"{argv} ended with {done.returncode}: {done.stderr}\n{self.tails()}")
         return done
@@ -361,11 +279,7 @@ class Cluster:
         """The whole queue, those that have ended and are not purged yet included."""
         columns = ",".join(f"{name}:|" for name in COLUMNS)
         shown = self.command("squeue", "-h", "-a", "-r", "-t", "all", "-O", columns, user=user, check=True)
-        rows = (line.split("|", len(COLUMNS) - 1) for line in shown.stdout.splitlines())
-        return [
-            Job(id, who, state, reason, int(priority), part, nodes, int(restarts), int(raw), *rest[:2], rest[2][:-1])
-            for id, who, state, reason, priority, part, nodes, restarts, raw, *rest in rows
-        ]
+        return [read(line) for line in shown.stdout.splitlines()]
 
     def job(self, id: str) -> Job:
         return next(job for job in self.jobs() if job.id == id)
@@ -382,7 +296,7 @@ class Cluster:
         return [job for job in self.jobs() if job.live]
 
     def cancel_all(self) -> None:
-        """Until nothing lives; what ends at the same moment as it is cancelled may come back once."""
+        """Until no job lives; one that is requeued meanwhile is cancelled again."""
 
         def none_lives() -> bool:
             if live := [job.id for job in self.leftovers() if job.state != "COMPLETING"]:
@@ -392,16 +306,35 @@ class Cluster:
         self.wait_until(none_lives, "the queue to be empty")
 
     def tidy(self) -> None:
-        """After a test: every daemon runs and answers, no job lives, every node is idle."""
+        """After a test: every daemon runs and answers, no job lives, nothing of one runs, every node is idle."""
         for daemon in self.daemons():
             daemon.go_on()
             daemon.start()
         self.wait_until(lambda: self.command("scontrol", "ping").returncode == 0, "the controller")
         self.cancel_all()
-        for name, state in self.node_states().items():
-            if state != "idle":
-                self.set_node(name, "resume" if state.startswith(("down", "drain")) else "undrain")
-        self.wait_until_up()
+        with suppress(TimeoutError):
+            self.wait_until(lambda: not self.strays(), "steps to end", 1.0)
+        self.end(self.strays())
+        self.wait_until(self.all_idle, "every node to be idle")
+
+    def all_idle(self) -> bool:
+        states = self.node_states()
+        for name, state in states.items():
+            if state.startswith(("down", "drain")):
+                self.command("scontrol", "update", f"NodeName={name}", "State=resume")
+        return len(states) == len(self.nodes) and set(states.values()) == {"idle"}
+
+    def end(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.wait_until(lambda: not set(pids) & set(self.pids()), f"{pids} to end")
+
+    def strays(self) -> list[int]:
+        """The pids of what runs for jobs: their steps and programs, also those that have parted from their steps."""
+        daemons = {daemon.pid for daemon in self.daemons() if daemon.alive}
+        theirs = {below for pid in daemons for below in keeper.descendants(pid)}
+        return [pid for pid in keeper.descendants(self.keeper_pid) if pid not in daemons | theirs]
 
     def daemons(self) -> list[Daemon]:
         return [self.munge, *([self.accounting] if self.accounting else []), self.controller, *self.nodes.values()]
@@ -421,14 +354,18 @@ class Cluster:
         return "\n".join(shown)
 
 
-def why_not(*, accounting: bool = False) -> str | None:
-    """Why no cluster can be started here."""
+def why_not(options: Options | None = None) -> str | None:
+    """Why no such cluster can be started here."""
+    options = options or Options()
+    accounting = options.accounting
     wanted = [*PROGRAMS, *(ACCOUNTING_PROGRAMS if accounting else ())]
     if missing := [name for name in wanted if shutil.which(name, path=PATH) is None]:
         packages = "slurmctld slurmd slurm-client munge" + " slurmdbd mariadb-server-core" * accounting
         return f"Slurm is not installed ({', '.join(missing)} missing): apt-get install {packages}"
     if os.geteuid() != 0:
         return "a Slurm cluster runs jobs as several users, and so is started by root only"
+    if options.memory_limits and not os.access(MEMORY / "tasks", os.W_OK):
+        return f"this machine has no memory cgroup of version 1 at {MEMORY}"
     return None
 
 

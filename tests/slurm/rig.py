@@ -38,6 +38,7 @@ class SlurmRig(Rig):
             slurm_conf=str(cluster.conf),
             poll_seconds=0.2,
             absence_seconds=5.0,
+            submits_per_second=1000.0,
         )
         self.adapter: SlurmScheduler = SlurmScheduler(
             self.settings, transport or LocalTransport(cluster.env | {"HOME": str(folder)})

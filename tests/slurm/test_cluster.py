@@ -4,13 +4,17 @@ import asyncio
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Cluster, Options, running, why_not
+from tests.slurm.cluster import MEMORY, PATH, Cluster, running, why_not
+from tests.slurm.configuration import Options
 
 SOON = 20.0
+LEAVES = "setsid sh -c 'trap \"\" TERM HUP; echo $$ >apart; sleep 600' & sleep 600"
+"""A job with a program that has left its step, and writes its pid down."""
 
 
 def submit(cluster: Cluster, script: str, *options: str, user: str = "hpc") -> str:
@@ -20,6 +24,15 @@ def submit(cluster: Cluster, script: str, *options: str, user: str = "hpc") -> s
 
 def reaches(cluster: Cluster, id: str, state: str) -> None:
     cluster.wait_until(lambda: cluster.job(id).state == state, f"job {id} to be {state}", SOON)
+
+
+def apart(cluster: Cluster) -> int:
+    """The pid that a program of LEAVES has written."""
+    file = cluster.work / "apart"
+    cluster.wait_until(lambda: file.exists() and file.read_text(), "a program to leave its step", SOON)
+    pid = int(file.read_text())
+    file.unlink()
+    return pid
 
 
 def test_a_job_runs_as_the_user_who_submitted_it(cluster: Cluster) -> None:
@@ -67,21 +80,23 @@ def test_a_controller_that_dies_keeps_what_it_has_saved(cluster: Cluster) -> Non
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_a_node_dies_and_comes_back(cluster: Cluster, power: str) -> None:
     """A job whose node is said to be down has ended for the queue; its step lives on, unless the power failed."""
-    id = submit(cluster, "sleep 600", "--no-requeue")
+    id = submit(cluster, LEAVES, "--no-requeue")
     reaches(cluster, id, "RUNNING")
     node = cluster.nodes[cluster.job(id).nodes]
     (step,) = node.steps()
+    assert apart(cluster) in cluster.strays()
     node.kill() if power == "stays" else node.kill_all()
     cluster.set_node(node.name, "down")
     reaches(cluster, id, "NODE_FAIL")
     assert node.steps() == ([step] if power == "stays" else [])
+    assert len(cluster.strays()) >= 4 if power == "stays" else cluster.strays() == []
     node.start()
     cluster.wait_until(lambda: cluster.node_states()[node.name] == "idle", f"{node.name} to be idle", SOON)
     cluster.wait_until(lambda: node.steps() == [], "its step to end", SOON)
 
 
 def test_after_a_test_all_is_as_before(cluster: Cluster) -> None:
-    stubborn = submit(cluster, "trap '' TERM; while :; do sleep 1; done")
+    stubborn = submit(cluster, f"trap '' TERM; {LEAVES}; while :; do sleep 1; done")
     reaches(cluster, stubborn, "RUNNING")
     submit(cluster, "true", "--hold", user="other")
     cluster.set_node("n2", "drain")
@@ -90,6 +105,7 @@ def test_after_a_test_all_is_as_before(cluster: Cluster) -> None:
     cluster.controller.stop()
     cluster.tidy()
     assert cluster.leftovers() == []
+    assert cluster.strays() == []
     assert cluster.node_states() == {"n1": "idle", "n2": "idle", "n3": "idle"}
 
 
@@ -117,9 +133,6 @@ def test_accounting_may_die_and_come_back(accounting_cluster: Cluster) -> None:
     )
 
 
-LEAVES = "setsid sh -c 'trap \"\" TERM HUP; echo $$ >apart; sleep 600' & sleep 600"
-
-
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
@@ -129,19 +142,51 @@ def test_nothing_is_left_of_a_cluster() -> None:
         pytest.skip(reason)
     with running(Options(nodes=1)) as cluster:
         submit(cluster, LEAVES)
-        cluster.wait_until(lambda: (cluster.work / "apart").exists(), "a job that leaves its step", SOON)
-        apart = int((cluster.work / "apart").read_text())
+        left = apart(cluster)
         cluster.controller.stop()
         pids = cluster.pids()
-        assert apart in pids
+        assert left in pids
         assert len(pids) >= 8
     assert alive(pids) == []
     assert not cluster.folder.exists()
 
 
+def test_a_call_that_is_read_too_late_does_nothing() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with running(Options(nodes=1, credential_ttl=3)) as cluster:
+        cluster.controller.stop()
+        with ThreadPoolExecutor() as pool:
+            late = pool.submit(cluster.command, "sbatch", "--hold", "--wrap", "true", user="hpc")
+            time.sleep(6)
+            cluster.controller.go_on()
+            assert late.result().returncode != 0
+        assert cluster.jobs() == []
+
+
+def test_a_job_that_takes_too_much_memory() -> None:
+    """Only the job whose own script was hit is OUT_OF_MEMORY; where a step of it was, its script says how it ended."""
+    options = Options(nodes=1, memory_limits=True)
+    if reason := why_not(options):
+        pytest.skip(reason)
+    takes = "python3 -c 'x = bytearray(300 << 20)'"
+    with running(options) as cluster:
+        itself = submit(cluster, f"exec {takes}", "--mem=50")
+        step = submit(cluster, f"srun {takes}; exit 4", "--mem=50")
+        reaches(cluster, itself, "OUT_OF_MEMORY")
+        reaches(cluster, step, "FAILED")
+        assert cluster.job(itself).reason == "OutOfMemory"
+        assert cluster.job(itself).exit == 253
+        assert cluster.job(step).exit == 4 << 8
+        groups = [MEMORY / f"slurm_{name}" for name in cluster.names]
+        assert all(group.exists() for group in groups)
+    assert not any(group.exists() for group in groups)
+
+
 STARTED = """
 import os, signal
-from tests.slurm.cluster import Options, running
+from tests.slurm.cluster import running
+from tests.slurm.configuration import Options
 with running(Options(nodes=1)) as cluster:
     print(cluster.folder, *cluster.pids(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -159,3 +204,18 @@ def test_nothing_is_left_when_the_tests_are_killed() -> None:
     while (left := alive([int(number) for number in numbers])) or Path(folder).exists():
         assert time.monotonic() < until, left
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "reason"),
+    [
+        ("/nowhere", 0, "apt-get install slurmctld slurmd slurm-client munge slurmdbd mariadb-server-core"),
+        (PATH, 1000, "root only"),
+    ],
+)
+def test_a_machine_without_slurm_says_so(monkeypatch: pytest.MonkeyPatch, path: str, user: int, reason: str) -> None:
+    if user and (missing := why_not()):
+        pytest.skip(missing)
+    monkeypatch.setattr("tests.slurm.cluster.PATH", path)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    assert reason in (why_not(Options(accounting=True)) or "")

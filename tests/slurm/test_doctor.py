@@ -18,7 +18,8 @@ from dispatch_core.adapters.slurm.reading import Configuration, configuration
 from dispatch_core.adapters.slurm.scheduler import SlurmScheduler
 from dispatch_core.adapters.slurm.transport import Finished, LocalTransport, Lost, Transport
 from dispatch_core.errors import SchedulerUnavailable
-from tests.slurm.cluster import Cluster, Options
+from tests.slurm.cluster import Cluster
+from tests.slurm.configuration import Options
 from tests.slurm.rig import folder_of
 
 OPTIONS = Options(nodes=1, message_timeout=2)

@@ -14,7 +14,8 @@ from dispatch_core.adapters.contract import Target
 from dispatch_core.adapters.slurm import guard, script
 from dispatch_core.plan import Cause, Spec
 from dispatch_core.record import Answer, Reply, State
-from tests.slurm.cluster import Cluster, Options
+from tests.slurm.cluster import Cluster
+from tests.slurm.configuration import Options
 from tests.slurm.rig import SlurmRig, slurm_rig
 from tests.slurm.shown import job_of, ran, spec_of, until
 

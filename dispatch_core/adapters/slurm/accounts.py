@@ -42,7 +42,7 @@ class Accounts:
         told: dict[Object, Account] = {}
         for begin in range(0, len(wanted), AT_ONCE):
             told.update(await self._ask(sorted({object.number for object in wanted[begin : begin + AT_ONCE]})))
-        for object in wanted:
+        for object in wanted:  # an account that may still change is asked for again
             account = told.get(object)
             if account is not None and not account.alive and all(account.ends):
                 self._final[object] = account

@@ -12,7 +12,8 @@ class SshHost(Value, frozen=True):
     """How the submission host is reached."""
 
     host: str
-    port: int = 22
+    port: int | None = None
+    """None: as `~/.ssh/config` has it, else 22."""
     user: str | None = None
     """None: as `~/.ssh/config` has it, else the user who runs this."""
     key_file: str | None = None
@@ -50,4 +51,4 @@ class SlurmCluster(Value, frozen=True):
     message_timeout_seconds: float = 10.0
     """MessageTimeout, until the cluster has been asked."""
     credential_seconds: float = 300.0
-    """How long the controller takes a message after it was made: AuthInfo's `ttl`, until the cluster has been asked."""
+    """How long the controller accepts a message after it was made (AuthInfo's `ttl`), until the cluster was asked."""

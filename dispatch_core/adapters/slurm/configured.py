@@ -20,7 +20,7 @@ LISTINGS_BEFORE_PURGE = 5
 
 def of_configuration(cluster: SlurmCluster, found: Configuration, bounds: Bounds) -> Iterator[Finding]:
     """The findings in how a cluster is set up."""
-    yield Finding(name="version", ok=True, text=f"Slurm {found.version or '?'}, cluster {found.cluster or '?'}")
+    yield Finding(name="version", ok=True, text=f"Slurm {found.release or '?'}, cluster {found.cluster or '?'}")
     yield _min_job_age(cluster, found)
     yield _calls(found, bounds)
     yield _requeue(found)

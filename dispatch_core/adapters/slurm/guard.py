@@ -175,7 +175,7 @@ case $state in {"|".join(ENDED)}) ended=yes ;; *) ended= ;; esac
 {steps}"""
 
 
-OPEN = """if [ "$ended" ]; then refuse "run $run of job $number has ended; it cannot be opened"
+OPEN = """if [ "$ended" ] && [ "$priority" = 0 ]; then refuse "run $run of job $number has ended; it cannot be opened"
 elif [ "$state $reason" = 'PENDING BadConstraints' ]; then
     refuse "no node can run job $number as it asks (Slurm: BadConstraints); it was opened, and Slurm holds it"
 elif [ "$state" = PENDING ] && [ "$priority" = 0 ]; then act scontrol release $number

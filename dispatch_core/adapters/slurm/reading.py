@@ -1,14 +1,14 @@
 """What Slurm says of its jobs, read into sightings: the queue as text and as JSON, accounting, configuration.
 
 One rule: reading is total. A row that is not understood is nobody's, a state that is not known is `unrecognized`, and
-neither ever becomes an end. Pure: it is fed by tests with what real versions printed.
+neither ever becomes an end. Pure: it is fed by tests with what real releases printed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,11 +24,11 @@ GAP = "\x1f"
 
 FIELDS = (
     *("JobID", "State", "PriorityLong", "RestartCnt", "EligibleTime", "TimeUsed", "exit_code", "Reason", "NodeList"),
-    *("Comment", "Name"),
+    *("EndTime", "Comment", "Name"),
 )
 QUEUE_FORMAT = ",".join(f"{field}:{GAP}" for field in FIELDS)
 
-ACCOUNTS_FIELDS = ("JobIDRaw", "State", "ExitCode", "ElapsedRaw", "NodeList", "Reason", "JobName")
+ACCOUNTS_FIELDS = ("JobIDRaw", "State", "ExitCode", "ElapsedRaw", "End", "NodeList", "Reason", "JobName")
 
 FAR = "2037-12-30"
 """An eligible time from here on is the hold bit, whatever the time zone."""
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
     object: Object
     states: tuple[str, ...]
-    """The state, and in newer versions what is true beside it."""
+    """The state, and in newer releases what is true beside it."""
     priority: int
     restarts: int
     eligible: str
@@ -73,6 +73,8 @@ class Row(NamedTuple):
     """The exit code times 256, and the signal."""
     reason: str
     nodes: str
+    ended: datetime | None
+    """When the run ended, by the host's clock."""
     key: str
 
 
@@ -107,6 +109,7 @@ def _queue_row(told: Mapping[str, str]) -> Row | None:
         raw=int(told["exit_code"]),
         reason=told["Reason"],
         nodes=told["NodeList"],
+        ended=time_of(told["EndTime"]),
         key=key_of(comment),
     )
 
@@ -115,6 +118,13 @@ def states_of(told: object) -> tuple[str, ...]:
     """State words, from `CANCELLED by 1000`, from `RUNNING+COMPLETING`, and from the list that newer JSON has."""
     words = told if isinstance(told, list) else re.split(r"[+,]", str(told))
     return tuple(str(word).split(" ")[0].upper() for word in words if str(word))
+
+
+def time_of(text: str) -> datetime | None:
+    """`2026-01-31T18:00:00` as Slurm's commands print it under TZ=UTC0; None where it is no time."""
+    if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", text) is None:
+        return None
+    return datetime.fromisoformat(f"{text}+00:00")
 
 
 def seconds_of(text: str) -> float | None:
@@ -130,7 +140,7 @@ def seconds_of(text: str) -> float | None:
 
 
 def queue_of_json(text: bytes) -> list[Row]:
-    """The rows of `squeue --json` that may be ours, of 22.05 and of newer versions. Raises msgspec.DecodeError."""
+    """The rows of `squeue --json` that may be ours, of 22.05 and of newer releases. Raises msgspec.DecodeError."""
     told = msgspec.json.decode(text)
     jobs = told.get("jobs", ()) if isinstance(told, dict) else ()
     return [row for job in jobs if isinstance(job, dict) and (row := _json_row(job)) is not None]
@@ -148,17 +158,18 @@ def _json_row(job: Mapping[str, Any]) -> Row | None:
         states=states_of(job.get("job_state", "")),
         priority=_number(job.get("priority")),
         restarts=_number(job.get("restart_cnt")),
-        eligible=datetime.fromtimestamp(eligible).astimezone().isoformat() if eligible else "",
+        eligible=datetime.fromtimestamp(eligible, UTC).isoformat() if eligible else "",
         ran=float(end - start) if 0 < start <= end else None,
         raw=_raw(job.get("exit_code")),
         reason=str(job.get("state_reason", "")),
         nodes=str(job.get("nodes", "")),
+        ended=datetime.fromtimestamp(end, UTC) if end else None,
         key=key_of(comment),
     )
 
 
 def _number(told: Any) -> int:
-    """A number, plain or as newer versions wrap it: {"set": true, "infinite": false, "number": 3}."""
+    """A number, plain or as newer releases wrap it: {"set": true, "infinite": false, "number": 3}."""
     if isinstance(told, dict):
         told = told.get("number", 0) if told.get("set", True) and not told.get("infinite") else 0
     return told if isinstance(told, int) else 0
@@ -174,8 +185,8 @@ def _raw(told: Any) -> int:
 # --- sightings
 
 
-def sighting(row: Row, earlier: Iterable[tuple[int, End]] = ()) -> Sighting:
-    """What a row says of an object, with the ends of earlier runs that accounting told."""
+def sighting(row: Row, silent: frozenset[str] = frozenset()) -> Sighting:
+    """What a row says of an object; `silent`: the nodes that do not answer."""
     state, run = _state(row), row.restarts + 1
     if state is State.ENDING and row.restarts and not row.ran:
         # A requeue counts up at once: what is completing is the run before, and its successor has not begun.
@@ -194,8 +205,9 @@ def sighting(row: Row, earlier: Iterable[tuple[int, End]] = ()) -> Sighting:
         run=run,
         hold=hold and pending,
         nodes=() if pending else nodes_of(row.nodes),
-        end=_end(row) if state is State.ENDED or (state is State.ENDING and _ended_word(row) is not None) else None,
-        earlier_ends=tuple((number, end) for number, end in earlier if number < run),
+        end=_end(row, silent)
+        if state is State.ENDED or (state is State.ENDING and _ended_word(row) is not None)
+        else None,
     )
 
 
@@ -211,12 +223,13 @@ def _ended_word(row: Row) -> str | None:
     return next((word for word in row.states if word in ENDED), None)
 
 
-def _end(row: Row) -> End:
-    return end_of(_ended_word(row) or "", row.raw, row.reason, row.ran)
+def _end(row: Row, silent: frozenset[str]) -> End:
+    lost = row.ended if not silent.isdisjoint(nodes_of(row.nodes)) else None
+    return end_of(_ended_word(row) or "", row.raw, row.reason, row.ran, lost)
 
 
-def end_of(state: str, raw: int, reason: str, ran: float | None) -> End:
-    """How a run ended: state, exit code and signal in one number, reason, seconds."""
+def end_of(state: str, raw: int, reason: str, ran: float | None, lost_since: datetime | None = None) -> End:
+    """How a run ended: state, exit code and signal in one number, reason, seconds, and since when it is lost."""
     code, signal = raw >> 8, raw & 127
     cause = CAUSES.get(state, Cause.UNRECOGNIZED)
     if state == "FAILED":
@@ -230,7 +243,18 @@ def end_of(state: str, raw: int, reason: str, ran: float | None) -> End:
         signal=signal if cause is Cause.SIGNAL else None,
         message=f"Slurm: {state}{f' ({told})' if told else ''}",
         seconds=ran,
+        lost_since=lost_since if cause is Cause.NODE_FAILURE else None,
     )
+
+
+def silent_nodes(text: str) -> frozenset[str]:
+    """The nodes that do not answer, in what `sinfo -h -N -o '%N|%T'` printed: a star after the state says so, and one
+    that is down may be silent as well."""
+    rows = (line.split("|", 1) for line in text.split("\n") if "|" in line)
+    return frozenset(node for node, state in rows if state.endswith("*") or state.startswith(SILENT))
+
+
+SILENT = ("down", "unknown", "fail", "power", "reboot")
 
 
 def nodes_of(text: str) -> tuple[str, ...]:
@@ -274,60 +298,66 @@ class Account(NamedTuple):
 
     ends: tuple[End | None, ...]
     """None: a run that has not ended, or of which only that it was requeued is known."""
-    nodes: tuple[str, ...]
+    nodes: tuple[tuple[str, ...], ...]
+    """Of each run."""
     alive: bool
     """The latest run has not ended."""
 
-    def sighting(self, object: Object) -> Sighting | None:
+    def sighting(self, object: Object, silent: frozenset[str]) -> Sighting | None:
         """An object that the queue does not show any more; None where accounting knows of no end."""
-        end = self.ends[-1]
-        if self.alive or end is None:
+        run = len(self.ends)
+        ends = dict(self.earlier(run + 1, silent))
+        if self.alive or run not in ends:
             return None
-        tags = read_name(object.name)
         return Sighting(
             id=object.id,
             name=object.name,
             key="",
             state=State.ENDED,
-            run=len(self.ends) if tags else 1,
-            nodes=self.nodes,
-            end=end,
-            earlier_ends=self.earlier(len(self.ends)),
+            run=run,
+            nodes=self.nodes[-1],
+            end=ends.pop(run),
+            earlier_ends=tuple(ends.items()),
         )
 
-    def earlier(self, run: int) -> tuple[tuple[int, End], ...]:
-        """The ends of the runs before this one."""
-        return tuple((number, end) for number, end in enumerate(self.ends[: run - 1], start=1) if end is not None)
+    def earlier(self, run: int, silent: frozenset[str]) -> tuple[tuple[int, End], ...]:
+        """The ends of the runs before this one, lost where a node of theirs does not answer."""
+        return tuple(
+            (number, end if not silent.isdisjoint(nodes) else msgspec.structs.replace(end, lost_since=None))
+            for number, (end, nodes) in enumerate(zip(self.ends, self.nodes, strict=True), start=1)
+            if end is not None and number < run
+        )
 
 
 def accounts(text: str) -> dict[Object, Account]:
     """What `sacct -D -X -P` printed. Its first seconds show half a row; such a name is nobody's."""
-    rows: dict[Object, list[tuple[str, End | None, str]]] = {}
+    rows: dict[Object, list[tuple[str, End | None, tuple[str, ...]]]] = {}
     for line in text.split("\n"):
         parts = line.split(GAP, len(ACCOUNTS_FIELDS) - 1)
         if len(parts) != len(ACCOUNTS_FIELDS):
             continue
-        number, state, code, ran, nodes, reason, name = parts
+        number, state, code, ran, ended, nodes, reason, name = parts
         word = states_of(state)[0] if states_of(state) else ""
-        rows.setdefault(Object(number, name), []).append((word, _account_end(word, code, reason, ran), nodes))
+        rows.setdefault(Object(number, name), []).append(
+            (word, _account_end(word, code, reason, ran, ended), nodes_of(nodes))
+        )
     return {object: _account(told) for object, told in rows.items()}
 
 
-def _account(told: list[tuple[str, End | None, str]]) -> Account:
-    word, end, nodes = told[-1]
+def _account(told: list[tuple[str, End | None, tuple[str, ...]]]) -> Account:
     return Account(
         ends=tuple(end for _, end, _ in told),
-        nodes=nodes_of(nodes) if end is not None else (),
-        alive=word not in ENDED,
+        nodes=tuple(nodes for _, _, nodes in told),
+        alive=told[-1][0] not in ENDED,
     )
 
 
-def _account_end(word: str, code: str, reason: str, ran: str) -> End | None:
+def _account_end(word: str, code: str, reason: str, ran: str, ended: str) -> End | None:
     exit_code, _, signal = code.partition(":")
     raw = int(exit_code) * 256 + int(signal) if exit_code.isdecimal() and signal.isdecimal() else 0
     seconds = float(ran) if ran.isdecimal() else None
     if word in ENDED:
-        return end_of(word, raw, reason, seconds)
+        return end_of(word, raw, reason, seconds, time_of(ended))
     if word == "REQUEUED" and raw:
         # Its reason is the one that it waits for now, and its end is when it was requeued.
         return end_of("FAILED", raw, "None", None)
@@ -341,7 +371,7 @@ class Configuration(NamedTuple):
     """What the cluster is set up with."""
 
     cluster: str = ""
-    version: str = ""
+    release: str = ""
     message_timeout: float | None = None
     credential: float | None = None
     """How long munge's credentials are good for, where slurm.conf says it."""
@@ -360,7 +390,7 @@ def configuration(text: str) -> Configuration:
     timeout = re.match(r"\d+", told.get("MessageTimeout", ""))
     return Configuration(
         cluster=told.get("ClusterName", ""),
-        version=told.get("SLURM_VERSION", ""),
+        release=told.get("SLURM_VERSION", ""),
         message_timeout=float(timeout[0]) if timeout else None,
         credential=float(ttl[1]) if ttl else None,
         accounting=told.get("AccountingStorageType", "").rpartition("/")[2] not in ("", "none", "(null)"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets as chance
 import shlex
+import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -24,9 +25,11 @@ from dispatch_core.adapters.slurm.accounts import Accounts
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
 from dispatch_core.adapters.slurm.guard import Marked, Object, bounded, object_of
 from dispatch_core.adapters.slurm.reading import Account, Configuration
+from dispatch_core.adapters.slurm.room import Room
 from dispatch_core.adapters.slurm.transport import Finished, LocalTransport, Lost, Transport
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Bounds, Capabilities, Listing, Sighting
+from dispatch_core.names import read_name
 from dispatch_core.plan import End, Spec
 from dispatch_core.record import Answer, Reply, State
 
@@ -42,6 +45,9 @@ CLEAN_SECONDS = 3600.0
 """How often what is old is removed, at most."""
 CLEANING_SECONDS = 90.0
 KEPT_ENDS = 20_000
+CALLS_AT_ONCE = 8
+SLOW_FACTOR = 5.0
+"""A controller that takes long over a listing is left in peace for so many times as long."""
 
 
 def open_slurm(cluster: SlurmCluster) -> Adapter:
@@ -72,12 +78,20 @@ class SlurmScheduler:
         """Scripts sent to the host so far."""
         self._transport = transport
         self._configured: datetime | None = None
-        self._listings = Listings(self._look, cluster.poll_seconds)
+        self.listing_seconds = 0.0
+        """Seconds that the latest listing took."""
+        self._listings = Listings(self._look, lambda: max(cluster.poll_seconds, SLOW_FACTOR * self.listing_seconds))
         self._accounts = Accounts(self._ask_accounts, cluster.poll_seconds)
         self._ends: dict[tuple[str, int], End] = {}
         self._cleaned: float | None = None
         self._cleans = False
         """The next listing removes what is old."""
+        self._silent: frozenset[str] = frozenset()
+        """Nodes that the latest listing showed silent."""
+        self._alive = 0
+        """Objects of ours that the latest listing showed alive."""
+        self._room = Room(cluster.submits_per_second, cluster.live_jobs, time.monotonic)
+        self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         self._closed = False
 
     @property
@@ -122,9 +136,9 @@ class SlurmScheduler:
 
     async def find(self, job: Job) -> Listing:
         listing = await self._listings.find(job)
-        if self.configuration is None or not self.configuration.accounting:
-            return listing
-        return await self._with_accounts(job, listing)
+        if self.configuration is not None and self.configuration.accounting:
+            listing = await self._with_accounts(job, listing)
+        return self._with_room(job, listing)
 
     async def everything(self) -> Listing:
         now = asyncio.get_running_loop().time()
@@ -134,6 +148,14 @@ class SlurmScheduler:
 
     async def watch(self, job: Job, seconds: float) -> None:
         await self._listings.watch(job, seconds)
+
+    def _with_room(self, job: Job, listing: Listing) -> Listing:
+        """The listing with how long the job has to wait for room, if it has nothing in the queue and may launch."""
+        if not job.may_launch or any(row.state is not State.ENDED for row in listing.objects):
+            self._room.listed(job.uid)
+            return listing
+        seconds = self._room.seconds(job.uid, self._alive, self.bounds.window_seconds + self.bounds.call_seconds)
+        return msgspec.structs.replace(listing, full_seconds=seconds) if seconds > 0 else listing
 
     async def _with_accounts(self, job: Job, listing: Listing) -> Listing:
         """The listing with what accounting knows: of objects that left the queue, and of earlier runs."""
@@ -150,7 +172,7 @@ class SlurmScheduler:
         complete = listing.complete
         for object in left:
             account = accounts.get(object)
-            ended = None if account is None else account.sighting(object)
+            ended = None if account is None else account.sighting(object, self._silent)
             objects += [] if ended is None else [ended]
             complete = complete and not (account is not None and account.alive)
         return msgspec.structs.replace(listing, objects=tuple(objects), complete=complete)
@@ -158,29 +180,38 @@ class SlurmScheduler:
     async def _look(self) -> Snapshot:
         """One listing of the queue. Raises SchedulerUnavailable."""
         asks, cleans = self._configured is None, self._cleans and self.configuration is not None
-        seconds = self.command_seconds * (2 if asks else 1) + LOOKING_SECONDS + (CLEANING_SECONDS if cleans else 0.0)
-        sections = await self._asked(self._listing_body(asks, cleans), seconds)
-        queue, listed = sections[0], sections[1]
-        if listed.mark != "listed 0":
-            raise SchedulerUnavailable(
-                f"squeue on {self.cluster.name}: {guard.line(queue.body) or 'no answer in time'}"
-            )
+        seconds = self.command_seconds * (3 if asks else 2) + LOOKING_SECONDS + (CLEANING_SECONDS if cleans else 0.0)
+        asked = time.monotonic()
+        try:
+            sections = await self._asked(self._listing_body(asks, cleans), seconds)
+        finally:
+            self.listing_seconds = time.monotonic() - asked
+        began, listed = sections[0], sections[1]
+        self._answered("squeue", listed.mark == "listed 0", began.body)
+        nodes, watched = sections[2], sections[3]
+        self._answered("sinfo", nodes.mark == "nodes 0", listed.body)
+        self._silent = reading.silent_nodes(listed.body)
         if cleans:
-            self._cleans = False
-        self._configure(sections)
-        progress = watching.read(listed.body)
-        sightings = [
-            _with_progress(reading.sighting(row), row, progress, listed.at) for row in reading.queue(queue.body)
-        ]
+            self._cleans, self.listing_seconds = False, (watched.at - began.at).total_seconds()
+        if asks:
+            self._answered("scontrol", sections[5].mark == "configured 0", sections[4].body)
+            self.configuration, self._configured = reading.configuration(sections[4].body), listed.at
+        if self._configured is not None and (listed.at - self._configured).total_seconds() > CONFIGURATION_SECONDS:
+            self._configured = None
+        progress = watching.read(nodes.body)
+        rows = [(row, reading.sighting(row, self._silent)) for row in reading.queue(began.body)]
+        sightings = [_with_progress(shown, row, progress, listed.at) for row, shown in rows]
         self._note(sightings)
-        return Snapshot(queue.at, listed.at, sightings)
+        self._alive = sum(row.state is not State.ENDED and read_name(row.name) is not None for row in sightings)
+        return Snapshot(began.at, listed.at, sightings)
 
     def _listing_body(self, asks: bool, cleans: bool) -> str:
-        """The queue, what its runs' progress is, and now and then more."""
+        """The queue, its silent nodes, what its runs' progress is, and now and then more."""
         within = bounded(self.command_seconds)
         body = [
             f"shown=$(TZ=UTC0 {within} squeue -h -a -t all -O {shlex.quote(reading.QUEUE_FORMAT)} 2>&1); code=$?",
             "printf '%s\\n' \"$shown\"\nsay listed $code\n[ $code = 0 ] || return",
+            f"{within} sinfo -h -a -N -o '%N|%T' -t down,fail,no_respond,unknown 2>&1\nsay nodes $?",
             watching.body(self.listings),
             "say watched",
         ]
@@ -190,17 +221,10 @@ class SlurmScheduler:
             body.append(f"say asks\n{within} scontrol show config 2>&1\nsay configured $?")
         return "\n".join(body)
 
-    def _configure(self, sections: list[guard.Section]) -> None:
-        """Take note of how the cluster is set up, where it was asked. Raises SchedulerUnavailable."""
-        last, listed = sections[-1], sections[1]
-        if last.mark == "configured 0":
-            self.configuration, self._configured = reading.configuration(sections[-2].body), listed.at
-        elif self.configuration is None:
-            raise SchedulerUnavailable(
-                f"scontrol on {self.cluster.name}: {guard.line(sections[-2].body) or 'no answer in time'}"
-            )
-        if self._configured is not None and (listed.at - self._configured).total_seconds() > CONFIGURATION_SECONDS:
-            self._configured = None
+    def _answered(self, command: str, well: bool, said: str) -> None:
+        if not well:
+            told = guard.line(said) or "no answer in time"
+            raise SchedulerUnavailable(f"{command} on {self.cluster.name}: {told}")
 
     def _note(self, sightings: list[Sighting]) -> None:
         """Remember the ends that the queue shows: of a run that was requeued, accounting tells less."""
@@ -212,7 +236,7 @@ class SlurmScheduler:
 
     def _with_earlier(self, row: Sighting, account: Account | None) -> Sighting:
         """A sighting with the ends of its earlier runs, as far as they are known here."""
-        ends = dict(account.earlier(row.run)) if account is not None else {}
+        ends = dict(account.earlier(row.run, self._silent)) if account is not None else {}
         ends |= {run: end for run in range(1, row.run) if (end := self._ends.get((row.id, run))) is not None}
         return msgspec.structs.replace(row, earlier_ends=tuple(sorted(ends.items())))
 
@@ -290,7 +314,8 @@ class SlurmScheduler:
     async def _call(self, body: str) -> Reply:
         marked = Marked(self.cluster, chance.token_hex(8))
         try:
-            finished = await self._send(marked.script(body), 2 * self.command_seconds + WINDOW_SECONDS)
+            async with self._calls:
+                finished = await self._send(marked.script(body), 2 * self.command_seconds + WINDOW_SECONDS)
         except Lost as error:
             return Reply(answer=Answer.UNKNOWN, text=f"it may have been done: {error}")
         return guard.reply_of(marked.read(finished.out), finished.err)

@@ -19,6 +19,9 @@ from dispatch_core.errors import SchedulerUnavailable
 LARGEST_OUTPUT = 256 * 2**20
 """Bytes that a script may print: a listing of some hundred thousand jobs."""
 
+CLOSING_SECONDS = 1.0
+"""How long the output of an ended script may stay open: something that left its group may hold it."""
+
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SLURM_CONF"),
     *("LD_LIBRARY_PATH", "MUNGE_SOCKET"),
@@ -83,21 +86,34 @@ class LocalTransport:
             async with asyncio.timeout(seconds):
                 out, err = await child.communicate(whole(script).encode())
         except TimeoutError:
+            await _given_up(child)
             raise Lost(f"no answer within {seconds:g} s") from None
+        except BaseException:
+            await _given_up(child)
+            raise
         finally:
             self._children.discard(child)
-            await _end(child)
+        if self._closed:
+            raise Lost("the connection to the scheduler was closed meanwhile")
         assert child.returncode is not None  # noqa: S101 - communicate() has waited for it
         return Finished(child.returncode, out, err)
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.gather(*(_end(child) for child in tuple(self._children)))
+        children = tuple(self._children)
+        for child in children:
+            _end(child)
+        await asyncio.gather(*(child.wait() for child in children))
 
 
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """End the script and what it started, if it is still there."""
-    if child.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        await child.wait()
+def _end(child: asyncio.subprocess.Process) -> None:
+    """End the script and what it started, which may outlive it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+async def _given_up(child: asyncio.subprocess.Process) -> None:
+    _end(child)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSING_SECONDS):
+            await child.communicate()  # closes the pipes
