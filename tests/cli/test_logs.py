@@ -34,6 +34,11 @@ def log_of(cli: Cli, name: str = "stdout") -> Path:
     return file
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 0.5)
+
+
 def test_the_last_lines(cli: Cli) -> None:
     cli("run", cli.job("k", "seq 5; printf 'no end'; seq 100 103 >&2"))
     assert cli("logs", "k").out == "1\n2\n3\n4\n5\nno end100\n101\n102\n103\n"

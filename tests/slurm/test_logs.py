@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from dispatch_core import places
+from dispatch_core.adapters import logs
 from dispatch_core.adapters.conformance.payloads import log
 from dispatch_core.adapters.conformance.rig import Case, expect_reply
 from dispatch_core.adapters.contract import Log, Target
@@ -34,6 +35,11 @@ __all__ = ["cli", "empty_store"]
 def _tidy(whole_cluster: Cluster) -> Iterator[None]:
     yield
     whole_cluster.tidy()
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 1.0)
 
 
 @pytest.fixture

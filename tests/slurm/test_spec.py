@@ -14,7 +14,8 @@ from dispatch_core.adapters.contract import Target
 from dispatch_core.adapters.slurm import guard, script
 from dispatch_core.plan import Cause, Spec
 from dispatch_core.record import Answer, Reply, State
-from tests.slurm.cluster import Cluster, Options
+from tests.slurm.cluster import Cluster
+from tests.slurm.configuration import Options
 from tests.slurm.rig import SlurmRig, slurm_rig
 from tests.slurm.shown import job_of, ran, spec_of, until
 
@@ -40,7 +41,7 @@ def _tidy(whole_cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _signalled(whole_cluster: Cluster, _tidy: None) -> tuple[Case, Target]:
+def signalled(whole_cluster: Cluster, _tidy: None) -> tuple[Case, Target]:
     """Slurm looks at time limits now and then only, so this one runs beside the others."""
     payload = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7)); signal.pause()"
     spec = Spec(
@@ -369,9 +370,9 @@ def test_paths_are_absolute() -> None:
     }
 
 
-async def test_the_signal_before_the_limit_reaches_the_payload(rig: SlurmRig, _signalled: tuple[Case, Target]) -> None:
+async def test_the_signal_before_the_limit_reaches_the_payload(rig: SlurmRig, signalled: tuple[Case, Target]) -> None:
     """Also where the payload is a program and no shell: it is what Slurm started."""
-    of_fixture, target = _signalled
+    of_fixture, target = signalled
     case = Case(rig)
     case.job = of_fixture.job
     end = (await case.until(target, State.ENDED)).end

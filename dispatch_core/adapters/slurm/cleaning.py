@@ -21,6 +21,8 @@ SEVERAL = "several"
 
 def claimed(cluster: str) -> str:
     """The shell in Start that notes whose folder this is: one cluster's, or that of several."""
+    if not cluster:
+        return ""
     return f"""if ! read -r owner 2>/dev/null <"$directory/cluster"; then
     printf '%s\\n' {shlex.quote(cluster)} >"$directory/cluster"
 elif [ "$owner" != {shlex.quote(cluster)} ]; then

@@ -31,6 +31,8 @@ QUIET_SECONDS = 3.0
 """How long the job is watched not to start."""
 PATIENCE_SECONDS = 60.0
 """How long it may take to start, and to end."""
+SEEN_SECONDS = 5
+"""How long what a node wrote may take to be seen from the host, in whole seconds."""
 CLOCK_SECONDS = 60.0
 """How far apart two clocks may be."""
 
@@ -216,7 +218,7 @@ class _Doctor:
 
     async def _nodes(self, target: Target) -> Finding:
         """Whether what a node wrote into the directory is there."""
-        body = f"""for again in 1 2 3 4 5; do
+        body = f"""for again in {"again " * SEEN_SECONDS}; do
     if [ -s "$directory/runs/{target.name}.1.out" ]; then break; fi
     sleep 1
 done

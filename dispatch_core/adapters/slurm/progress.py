@@ -22,6 +22,8 @@ PROGRESS_FILE, PROGRESS_PATTERN, OUTPUT = "progress_file", "progress_pattern", "
 
 LARGEST_READ = 65536
 """Bytes of a log that one listing reads at most, its last ones."""
+LATE_SECONDS = 60
+"""After so long without a look, a log that has grown by more than is read counts as progress."""
 READ_AT_ONCE = 40
 """Logs that one listing reads at most; the next one goes on with others."""
 
@@ -106,7 +108,8 @@ grown() {{
     size=${{told% *}} reached=$3
     if [ "$size" -lt "$reached" ]; then reached=0; fi
     if [ "$size" = "$reached" ]; then return 0; fi
-    if [ $((size - reached)) -gt {LARGEST_READ} ]; then reached=$((size - {LARGEST_READ})); fi
+    unread='' hit=''
+    if [ $((size - reached)) -gt {LARGEST_READ} ]; then unread=yes reached=$((size - {LARGEST_READ})); fi
     counted=$(export LC_ALL=C; {{
         {{ tail -c +$((reached + 1)) -- "$2" | head -c $((size - reached)); printf x; }} | tr '\\r\\000' '\\n ' |
             awk 'NR > 1 {{ print last; bytes += length(last) + 1 }}
@@ -117,12 +120,18 @@ grown() {{
         case $told_count in
         b*) reached=$((reached + ${{told_count#b}})) ;;
         0) ;;
-        *) matched=${{told#* }} ;;
+        *) hit=yes ;;
         esac
     done
+    if [ ! "$hit" ] && [ "$unread" ]; then
+        looked=$(stat -c %Y -- "$name.$run" 2>/dev/null || echo 0)
+        if [ $(($(date +%s) - looked)) -gt {LATE_SECONDS} ]; then hit=yes; fi
+    fi
+    if [ "$hit" ]; then matched=${{told#* }}; fi
 }}"""
 """`examine PATTERN` sets $at: `?` unknown, `-` no matching line yet, or when the latest was written. It reads whole
-lines only, and takes a carriage return for the end of one, as bars of progress are drawn."""
+lines only, and takes a carriage return for the end of one, as bars of progress are drawn. Where nobody has looked for
+long, and more was written than is read, it is taken for progress: nothing is stopped for what nobody looked at."""
 
 
 def read(text: str) -> Mapping[tuple[str, int], datetime | None]:

@@ -83,15 +83,15 @@ class SlurmScheduler:
         self._listings = Listings(self._look, lambda: max(cluster.poll_seconds, SLOW_FACTOR * self.listing_seconds))
         self._accounts = Accounts(self._ask_accounts, cluster.poll_seconds)
         self._ends: dict[tuple[str, int], End] = {}
+        self._cleaned: float | None = None
+        self._cleans = False
+        """The next listing removes what is old."""
         self._silent: frozenset[str] = frozenset()
         """Nodes that the latest listing showed silent."""
         self._alive = 0
         """Objects of ours that the latest listing showed alive."""
         self._room = Room(cluster.submits_per_second, cluster.live_jobs, time.monotonic)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
-        self._cleaned: float | None = None
-        self._cleans = False
-        """The next listing removes what is old."""
         self._closed = False
 
     @property
@@ -186,46 +186,40 @@ class SlurmScheduler:
             sections = await self._asked(self._listing_body(asks, cleans), seconds)
         finally:
             self.listing_seconds = time.monotonic() - asked
-        queue, listed = sections[0], sections[1]
-        self._answered("squeue", listed.mark == "listed 0", queue.body)
+        began, listed = sections[0], sections[1]
+        self._answered("squeue", listed.mark == "listed 0", began.body)
+        nodes, watched = sections[2], sections[3]
+        self._answered("sinfo", nodes.mark == "nodes 0", listed.body)
+        self._silent = reading.silent_nodes(listed.body)
         if cleans:
-            self._cleans = False
-        self._silent = reading.silent_nodes(self._printed(sections, "sinfo"))
+            self._cleans, self.listing_seconds = False, (watched.at - began.at).total_seconds()
         if asks:
-            self.configuration = reading.configuration(self._printed(sections, "scontrol"))
-            self._configured = listed.at
-        elif self._configured is not None and (listed.at - self._configured).total_seconds() > CONFIGURATION_SECONDS:
+            self._answered("scontrol", sections[5].mark == "configured 0", sections[4].body)
+            self.configuration, self._configured = reading.configuration(sections[4].body), listed.at
+        if self._configured is not None and (listed.at - self._configured).total_seconds() > CONFIGURATION_SECONDS:
             self._configured = None
-        progress = watching.read(listed.body)
-        sightings = [
-            _with_progress(reading.sighting(row, self._silent), row, progress, listed.at)
-            for row in reading.queue(queue.body)
-        ]
+        progress = watching.read(nodes.body)
+        rows = [(row, reading.sighting(row, self._silent)) for row in reading.queue(began.body)]
+        sightings = [_with_progress(shown, row, progress, listed.at) for row, shown in rows]
         self._note(sightings)
         self._alive = sum(row.state is not State.ENDED and read_name(row.name) is not None for row in sightings)
-        return Snapshot(queue.at, listed.at, sightings)
+        return Snapshot(began.at, listed.at, sightings)
 
     def _listing_body(self, asks: bool, cleans: bool) -> str:
-        """The queue, what its runs' progress is, which nodes are silent, and now and then more."""
+        """The queue, its silent nodes, what its runs' progress is, and now and then more."""
         within = bounded(self.command_seconds)
         body = [
             f"shown=$(TZ=UTC0 {within} squeue -h -a -t all -O {shlex.quote(reading.QUEUE_FORMAT)} 2>&1); code=$?",
             "printf '%s\\n' \"$shown\"\nsay listed $code\n[ $code = 0 ] || return",
+            f"{within} sinfo -h -a -N -o '%N|%T' -t down,fail,no_respond,unknown 2>&1\nsay nodes $?",
             watching.body(self.listings),
-            f"say asks\n{within} sinfo -h -N -o '%N|%T' -t down,fail,no_respond,unknown 2>&1\nsay sinfo $?",
+            "say watched",
         ]
         if cleans and self.configuration is not None:
             body.append(cleaning.body(self.cluster, self.configuration.cluster))
         if asks:
-            body.append(f"say asks\n{within} scontrol show config 2>&1\nsay scontrol $?")
+            body.append(f"say asks\n{within} scontrol show config 2>&1\nsay configured $?")
         return "\n".join(body)
-
-    def _printed(self, sections: list[guard.Section], command: str) -> str:
-        """What a command of the listing's script printed. Raises SchedulerUnavailable where it failed."""
-        places = [at for at, section in enumerate(sections) if section.mark.split(" ")[0] == command]
-        said = sections[places[0] - 1].body if places else ""
-        self._answered(command, bool(places) and sections[places[0]].mark == f"{command} 0", said)
-        return said
 
     def _answered(self, command: str, well: bool, said: str) -> None:
         if not well:
