@@ -242,7 +242,18 @@ class Soak:
         await self.command("scontrol", "update", f"NodeName={name}", "State=down", "Reason=test")
         await asyncio.sleep(after)
         self.cluster.nodes[name].start()
-        await self.wait_until(lambda: name in self.cluster.usable())
+        await self.wait_until(lambda: self.is_usable(name))
+
+    def is_usable(self, name: str) -> bool:
+        """Whether a node may be given jobs; one that Slurm has drained meanwhile, as for a job that it was given twice,
+        is put to use again."""
+        state = self.cluster.node_states().get(name, "")
+        if state.startswith("drain"):
+            self.cluster.command("scontrol", "update", f"NodeName={name}", "State=undrain")
+            self.counts["nodes drained by Slurm"] += 1
+        elif state.startswith("down") and "*" not in state:
+            self.cluster.command("scontrol", "update", f"NodeName={name}", "State=resume")
+        return state in {"idle", "mixed", "allocated", "completing"}
 
     async def urgent(self, dice: random.Random) -> None:
         node = dice.choice(self.cluster.names)
@@ -254,7 +265,11 @@ class Soak:
             await self.command("sbatch", "--output=/dev/null", "--wrap", "sleep 3", user="other")
 
     async def wait_until(self, holds: Any) -> None:
-        await asyncio.to_thread(self.cluster.wait_until, holds, "a fault to be over", 90.0)
+        states = self.cluster.node_states
+        try:
+            await asyncio.to_thread(self.cluster.wait_until, holds, "a fault to be over", 90.0)
+        except TimeoutError as error:
+            self.wrong.append(f"the cluster did not recover: {await asyncio.to_thread(states)}; {str(error)[:3000]}")
 
     async def command(self, *argv: str, user: str | None = None) -> str:
         """As a person types it; it may be in vain."""

@@ -269,6 +269,7 @@ async def a_long_epilog(stage: Stage) -> None:
     await quiet_for(3.0, waits)
     await stage.keeps_the_laws(same, Result.SUCCEEDED, runs=2, submissions=1, units=1)
     await stage.keeps_the_laws(again, Result.SUCCEEDED, runs=2, submissions=2, units=1)
+    assert Reason.MOVED_BACK not in same.reasons() | again.reasons()
 
 
 @scene("T39")

@@ -25,7 +25,7 @@ GAP = "\x1f"
 
 FIELDS = (
     *("JobID", "State", "PriorityLong", "RestartCnt", "EligibleTime", "TimeUsed", "exit_code", "Reason", "NodeList"),
-    *("Comment", "Name"),
+    *("StartTime", "EndTime", "Comment", "Name"),
 )
 QUEUE_FORMAT = ",".join(f"{field}:{GAP}" for field in FIELDS)
 
@@ -75,6 +75,8 @@ class Row(NamedTuple):
     reason: str
     nodes: str
     key: str
+    requeued: bool
+    """It counts as its next run already, and has not begun it: what may still be completing is the run before."""
 
 
 # --- the queue
@@ -109,7 +111,28 @@ def _queue_row(told: Mapping[str, str]) -> Row | None:
         reason=told["Reason"],
         nodes=told["NodeList"],
         key=comment.removeprefix(KEY_TAG) if comment.startswith(KEY_TAG) else "",
+        requeued=_is_requeued(told),
     )
+
+
+def _is_requeued(told: Mapping[str, str]) -> bool:
+    """A requeue counts up at once, and sets the times that the next run would have; those of a run that took no second
+    lie closer together."""
+    if told["RestartCnt"] == "0" or seconds_of(told["TimeUsed"]):
+        return False
+    start, end = time_of(told["StartTime"]), time_of(told["EndTime"])
+    return start is None or end is None or (end - start).total_seconds() >= SHORTEST_LIMIT_SECONDS
+
+
+SHORTEST_LIMIT_SECONDS = 60
+"""Slurm counts time limits in minutes."""
+
+
+def time_of(text: str) -> datetime | None:
+    """`2026-01-31T18:00:00` as Slurm's commands print it under TZ=UTC0; None where it is no time."""
+    if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", text) is None:
+        return None
+    return datetime.fromisoformat(f"{text}+00:00")
 
 
 def states_of(told: object) -> tuple[str, ...]:
@@ -130,14 +153,17 @@ def seconds_of(text: str) -> float | None:
 # --- the queue as JSON, with a state beside what is true of it
 
 
-def queue_of_json(text: bytes) -> list[Row]:
-    """The rows of `squeue --json` that may be ours, of 22.05 and of newer versions. Raises msgspec.DecodeError."""
+def queue_of_json(text: bytes, now: float) -> list[Row]:
+    """The rows of `squeue --json` that may be ours, of 22.05 and of newer versions. Raises msgspec.DecodeError.
+
+    `now`: the host's time, in seconds; an end that lies after it is only planned.
+    """
     told = msgspec.json.decode(text)
-    jobs = told.get("jobs", ()) if isinstance(told, dict) else ()
-    return [row for job in jobs if isinstance(job, dict) and (row := _json_row(job)) is not None]
+    jobs = told.get("jobs") if isinstance(told, dict) else None
+    return [row for job in jobs or () if isinstance(job, dict) and (row := _json_row(job, now)) is not None]
 
 
-def _json_row(job: Mapping[str, Any]) -> Row | None:
+def _json_row(job: Mapping[str, Any], now: float) -> Row | None:
     name, comment = str(job.get("name", "")), str(job.get("comment", "") or "")
     number = str(job.get("job_id", ""))
     if not number.isdecimal() or (read_name(name) is None and not comment.startswith(KEY_TAG)):
@@ -150,11 +176,12 @@ def _json_row(job: Mapping[str, Any]) -> Row | None:
         priority=_number(job.get("priority")),
         restarts=_number(job.get("restart_cnt")),
         eligible=datetime.fromtimestamp(eligible).astimezone().isoformat() if eligible else "",
-        ran=float(end - start) if 0 < start <= end else None,
+        ran=float(end - start) if 0 < start <= end <= now else None,
         raw=_raw(job.get("exit_code")),
         reason=str(job.get("state_reason", "")),
         nodes=str(job.get("nodes", "")),
         key=comment.removeprefix(KEY_TAG) if comment.startswith(KEY_TAG) else "",
+        requeued=_number(job.get("restart_cnt")) > 0 and not 0 < start <= end <= now,
     )
 
 
@@ -178,8 +205,7 @@ def _raw(told: Any) -> int:
 def sighting(row: Row, earlier: Iterable[tuple[int, End]] = ()) -> Sighting:
     """What a row says of an object, with the ends of earlier runs that accounting told."""
     state, run = _state(row), row.restarts + 1
-    if state is State.ENDING and row.restarts and not row.ran:
-        # A requeue counts up at once: what is completing is the run before, and its successor has not begun.
+    if state is State.ENDING and row.requeued:
         run -= 1
     pending = state is State.PENDING
     hold = row.eligible[: len(FAR)] >= FAR and row.eligible[:1].isdecimal()
