@@ -149,6 +149,20 @@ async def a_person_requeues_what_runs(stage: Stage) -> None:
     await stage.keeps_the_laws(unwanted, Result.FAILED, Cause.RERUN, runs=1, submissions=1)
 
 
+@scene("T33", "G3")
+async def rerun_before_its_gate_could_be_shut(stage: Stage) -> None:
+    """What no design can keep from running: it is seen, judged by the plan, and counted."""
+    plan = on(Cause.PREEMPTED, Action.REQUEUE)
+    actor = await stage.play("rerun, and its gate not shut yet", plan=plan, waits=True, seconds=[0.0, 6.0])
+    shut = f"uhold-{await actor.number()}"
+    stage.catch(shut)
+    await stage.caught(shut)
+    await stage.command("scontrol", "requeue", await actor.number())
+    await stage.keeps_the_laws(actor, Result.SUCCEEDED, runs=2, submissions=1, units=1)
+    record = await actor.record()
+    assert [call.run for call in record.calls if call.kind is Kind.OPEN] == [1]
+
+
 @scene("T41")
 async def a_person_cancels_by_hand(stage: Stage) -> None:
     running = await stage.play("scancel by hand, running", waits=True)
@@ -304,6 +318,7 @@ SCENES = [
     held_by_the_system_by_an_administrator_and_by_us,
     a_person_opens_what_we_hold,
     a_person_requeues_what_runs,
+    rerun_before_its_gate_could_be_shut,
     a_person_cancels_by_hand,
     a_node_loses_its_power,
     a_node_is_deaf_and_its_step_lives,
