@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         self.wrong: list[str] = []
+        self.deaths: list[float] = []
         self.began = time.monotonic()
 
     @property
@@ -133,7 +135,9 @@ class Soak:
         for job in self.jobs:
             record = await self.store.read(job.key)
             mine = [line for line in lines if line["key"] == job.key]
-            told = list(broken_by(mine, record))
+            repeated = set(self.repeated_by_a_controller_that_died(mine, record))
+            self.counts["runs repeated by a controller that died"] += len(repeated)
+            told = [sentence for sentence in broken_by(mine, record) if sentence not in repeated]
             told += [] if record.settled else [f"it is not settled: {record.wait}"]
             told += [f"{names[name].id} is left: {names[name].state}" for name in record.names() if name in names]
             if told:
@@ -146,6 +150,19 @@ class Soak:
             began = {(line["object"], int(line["run"])) for line in mine}
             self.counts["reruns before the gate was shut"] += len(began - opened)
         self.counts["runs"] = sum(line["what"] == "start" for line in lines)
+
+    def repeated_by_a_controller_that_died(self, lines: list[dict[str, Any]], record: Record) -> Iterator[str]:
+        """What nobody can keep a controller from: killed before it has saved that a job was begun, it begins it again.
+        Only where we asked once that it is opened, and never beside the run that was."""
+        begun: dict[tuple[str, str], list[float]] = {}
+        for line in lines:
+            if line["what"] == "start" and line["alone"]:
+                begun.setdefault((line["object"], line["run"]), []).append(line["at"])
+        for run, times in begun.items():
+            opened = record.call(Kind.OPEN, run[0], int(run[1]))
+            died = any(times[0] < death < times[-1] for death in self.deaths)
+            if len(times) > 1 and died and opened is not None and opened.count == 1:
+                yield f"run {run} was launched {len(times)} times"
 
     def report(self) -> str:
         told = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
@@ -218,6 +235,7 @@ class Soak:
 
     async def dies(self, dice: random.Random) -> None:
         await asyncio.to_thread(self.cluster.controller.kill)
+        self.deaths.append(time.time())
         await self.up_again(self.cluster.controller, dice.uniform(0.0, 5.0))
 
     async def up_again(self, daemon: Daemon, after: float) -> None:
@@ -242,7 +260,18 @@ class Soak:
         await self.command("scontrol", "update", f"NodeName={name}", "State=down", "Reason=test")
         await asyncio.sleep(after)
         self.cluster.nodes[name].start()
-        await self.wait_until(lambda: name in self.cluster.usable())
+        await self.wait_until(lambda: self.is_usable(name))
+
+    def is_usable(self, name: str) -> bool:
+        """Whether a node may be given jobs; one that Slurm has drained meanwhile, as for a job that it was given twice,
+        is put to use again."""
+        state = self.cluster.node_states().get(name, "")
+        if state.startswith("drain"):
+            self.cluster.command("scontrol", "update", f"NodeName={name}", "State=undrain")
+            self.counts["nodes drained by Slurm"] += 1
+        elif state.startswith("down") and "*" not in state:
+            self.cluster.command("scontrol", "update", f"NodeName={name}", "State=resume")
+        return state in {"idle", "mixed", "allocated", "completing"}
 
     async def urgent(self, dice: random.Random) -> None:
         node = dice.choice(self.cluster.names)
@@ -254,7 +283,11 @@ class Soak:
             await self.command("sbatch", "--output=/dev/null", "--wrap", "sleep 3", user="other")
 
     async def wait_until(self, holds: Any) -> None:
-        await asyncio.to_thread(self.cluster.wait_until, holds, "a fault to be over", 90.0)
+        states = self.cluster.node_states
+        try:
+            await asyncio.to_thread(self.cluster.wait_until, holds, "a fault to be over", 90.0)
+        except TimeoutError as error:
+            self.wrong.append(f"the cluster did not recover: {await asyncio.to_thread(states)}; {str(error)[:3000]}")
 
     async def command(self, *argv: str, user: str | None = None) -> str:
         """As a person types it; it may be in vain."""

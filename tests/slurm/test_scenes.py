@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
+from dispatch_core.janitor import Janitor
+from dispatch_core.names import object_name
 from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, Spec, When
 from dispatch_core.reasons import Reason
 from dispatch_core.record import Answer, Kind, Result, State
 from tests.slurm.cluster import Cluster, Options, why_not
-from tests.slurm.scenes import Outcomes, Scene, marked, own_cluster, played, quiet_for, scene
+from tests.slurm.scenes import TABLE, Outcomes, Scene, marked, own_cluster, played, quiet_for, scene
 from tests.slurm.stage import Actor, Stage, stage_on
 
 OPTIONS = Options(nodes=7, cpus=4, message_timeout=2, credential_ttl=5)
@@ -52,6 +54,26 @@ async def listed(stage: Stage, number: str, *states: str) -> None:
 async def undisturbed(stage: Stage) -> None:
     actor = await stage.play("undisturbed", seconds=[1.0])
     await stage.keeps_the_laws(actor, Result.SUCCEEDED, runs=1, submissions=1)
+
+
+@scene("S2", "P3", "T2")
+async def the_janitor_stops_what_lands_after_settlement(stage: Stage) -> None:
+    """It adopts a job that nobody supervises, and sweeps when it is settled. (In a store of its own: it adopts all.)"""
+    async with stage_on(stage.cluster) as own:
+        own.broken = BROKEN
+        actor = await own.play("adopted, and landed twice", attended=False, seconds=[1.0])
+        janitor = Janitor(own.store, {"test": own.adapter}, period_seconds=1.0)
+        janitor.supervisors["test"].record_seconds = 0.5
+        actor.work = asyncio.ensure_future(janitor.run())  # type: ignore[arg-type]
+        settled = await actor.settled()
+        name = object_name(actor.uid, 1, 1)
+        options = ("--hold", "--parsable", f"--job-name={name}", f"--comment=dispatch:{actor.key}", "--wrap", "true")
+        late = await own.command("sbatch", *options)
+        await listed(own, late, "CANCELLED")
+        record = await actor.until(lambda r: any(o.id.startswith(f"{late}:") and o.retired for o in r.objects), "it")
+        assert (record.settled, record.outcome, record.submissions) == (True, settled.outcome, settled.submissions)
+        await own.keeps_the_laws(actor, Result.SUCCEEDED, runs=1, submissions=1)
+        TABLE.append(await own.report(actor))
 
 
 # --- cancels
@@ -147,6 +169,20 @@ async def a_person_requeues_what_runs(stage: Stage) -> None:
         assert (row.state, row.restarts) == ("COMPLETING", 1), row
     await stage.keeps_the_laws(wanted, Result.SUCCEEDED, runs=2, submissions=1, units=1)
     await stage.keeps_the_laws(unwanted, Result.FAILED, Cause.RERUN, runs=1, submissions=1)
+
+
+@scene("T33", "G3")
+async def rerun_before_its_gate_could_be_shut(stage: Stage) -> None:
+    """What no design can keep from running: it is seen, judged by the plan, and counted."""
+    plan = on(Cause.PREEMPTED, Action.REQUEUE)
+    actor = await stage.play("rerun, and its gate not shut yet", plan=plan, waits=True, seconds=[0.0, 6.0])
+    shut = f"uhold-{await actor.number()}"
+    stage.catch(shut)
+    await stage.caught(shut)
+    await stage.command("scontrol", "requeue", await actor.number())
+    await stage.keeps_the_laws(actor, Result.SUCCEEDED, runs=2, submissions=1, units=1)
+    record = await actor.record()
+    assert [call.run for call in record.calls if call.kind is Kind.OPEN] == [1]
 
 
 @scene("T41")
@@ -269,6 +305,7 @@ async def a_long_epilog(stage: Stage) -> None:
     await quiet_for(3.0, waits)
     await stage.keeps_the_laws(same, Result.SUCCEEDED, runs=2, submissions=1, units=1)
     await stage.keeps_the_laws(again, Result.SUCCEEDED, runs=2, submissions=2, units=1)
+    assert Reason.MOVED_BACK not in same.reasons() | again.reasons()
 
 
 @scene("T39")
@@ -298,11 +335,13 @@ async def a_time_limit(stage: Stage) -> None:
 
 SCENES = [
     undisturbed,
+    the_janitor_stops_what_lands_after_settlement,
     a_person_requeues_what_was_just_cancelled,
     our_requeue_lands_beside_a_cancel,
     held_by_the_system_by_an_administrator_and_by_us,
     a_person_opens_what_we_hold,
     a_person_requeues_what_runs,
+    rerun_before_its_gate_could_be_shut,
     a_person_cancels_by_hand,
     a_node_loses_its_power,
     a_node_is_deaf_and_its_step_lives,

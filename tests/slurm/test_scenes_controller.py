@@ -120,14 +120,15 @@ async def a_controller_forgets_and_gives_the_numbers_to_others(stage: Stage) -> 
     kept = await saved(stage)
     running = await stage.play("forgotten: running", waits=True)
     await running.runs(1)
-    gated = await stage.play("forgotten: held", waits=True, attended=False)
-    await stage.client.hold(gated.key, reason="not yet")
-    gated.attend()
-    await gated.until(lambda r: any(o.hold for o in r.objects), "the hold to be on")
+    held = await stage.play("forgotten: held", waits=True, attended=False)
+    await stage.client.hold(held.key, reason="not yet")
+    held.attend()
+    await held.until(lambda r: any(o.state is State.HELD for o in r.objects), "the hold on, and the gate open")
     stage.catch("release")
     unopened = await stage.play("forgotten: opened as it dies")
     await stage.caught("release")
-    numbers = [await actor.number() for actor in (running, gated, unopened)]
+    dying = asyncio.ensure_future(unopened.leave())  # so that nobody opens it again
+    numbers = [await actor.number() for actor in (running, held, unopened)]
     stage.catch("sbatch")
     acknowledged = await stage.play("forgotten: acknowledged")
     await stage.caught("sbatch")
@@ -140,6 +141,7 @@ async def a_controller_forgets_and_gives_the_numbers_to_others(stage: Stage) -> 
     assert record.objects == ()
     await asyncio.to_thread(cluster.controller.kill)
     stage.let_go("release")
+    await dying
     stage.catch_no_more()
     await rolled_back(stage, kept)
     strangers = [
@@ -148,11 +150,12 @@ async def a_controller_forgets_and_gives_the_numbers_to_others(stage: Stage) -> 
     ]
     assert set(numbers) <= set(strangers), "the numbers were not given to others"
     acknowledged.attend()
-    await stage.client.cancel(gated.key)
+    unopened.attend()
+    await stage.client.cancel(held.key)
     await asyncio.gather(
         goes_on_by_a_persons_word(stage, running, runs=2),
         goes_on_by_a_persons_word(stage, unopened, runs=1),
-        stage.keeps_the_laws(gated, Result.CANCELLED, runs=0, submissions=1),
+        stage.keeps_the_laws(held, Result.CANCELLED, runs=0, submissions=1),
         stage.keeps_the_laws(acknowledged, Result.SUCCEEDED, runs=1, submissions=1),
     )
     assert len((await acknowledged.record()).submissions[0].attempts) == 2

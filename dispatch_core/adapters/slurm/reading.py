@@ -24,11 +24,9 @@ GAP = "\x1f"
 
 FIELDS = (
     *("JobID", "State", "PriorityLong", "RestartCnt", "EligibleTime", "TimeUsed", "exit_code", "Reason", "NodeList"),
-    *("EndTime", "Comment", "Name"),
+    *("StartTime", "EndTime", "Comment", "Name"),
 )
 QUEUE_FORMAT = ",".join(f"{field}:{GAP}" for field in FIELDS)
-
-ACCOUNTS_FIELDS = ("JobIDRaw", "State", "ExitCode", "ElapsedRaw", "End", "NodeList", "Reason", "JobName")
 
 FAR = "2037-12-30"
 """An eligible time from here on is the hold bit, whatever the time zone."""
@@ -76,6 +74,8 @@ class Row(NamedTuple):
     ended: datetime | None
     """When the run ended, by the host's clock."""
     key: str
+    requeued: bool
+    """It counts as its next run already, and has not begun it: what may still be completing is the run before."""
 
 
 # --- the queue
@@ -111,13 +111,21 @@ def _queue_row(told: Mapping[str, str]) -> Row | None:
         nodes=told["NodeList"],
         ended=time_of(told["EndTime"]),
         key=key_of(comment),
+        requeued=_is_requeued(told),
     )
 
 
-def states_of(told: object) -> tuple[str, ...]:
-    """State words, from `CANCELLED by 1000`, from `RUNNING+COMPLETING`, and from the list that newer JSON has."""
-    words = told if isinstance(told, list) else re.split(r"[+,]", str(told))
-    return tuple(str(word).split(" ")[0].upper() for word in words if str(word))
+def _is_requeued(told: Mapping[str, str]) -> bool:
+    """A requeue counts up at once, and sets the times that the next run would have; those of a run that took no second
+    lie closer together."""
+    if told["RestartCnt"] == "0" or seconds_of(told["TimeUsed"]):
+        return False
+    start, end = time_of(told["StartTime"]), time_of(told["EndTime"])
+    return start is None or end is None or (end - start).total_seconds() >= SHORTEST_LIMIT_SECONDS
+
+
+SHORTEST_LIMIT_SECONDS = 60
+"""Slurm counts time limits in minutes."""
 
 
 def time_of(text: str) -> datetime | None:
@@ -125,6 +133,12 @@ def time_of(text: str) -> datetime | None:
     if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", text) is None:
         return None
     return datetime.fromisoformat(f"{text}+00:00")
+
+
+def states_of(told: object) -> tuple[str, ...]:
+    """State words, from `CANCELLED by 1000`, from `RUNNING+COMPLETING`, and from the list that newer JSON has."""
+    words = told if isinstance(told, list) else re.split(r"[+,]", str(told))
+    return tuple(str(word).split(" ")[0].upper() for word in words if str(word))
 
 
 def seconds_of(text: str) -> float | None:
@@ -139,14 +153,17 @@ def seconds_of(text: str) -> float | None:
 # --- the queue as JSON, with a state beside what is true of it
 
 
-def queue_of_json(text: bytes) -> list[Row]:
-    """The rows of `squeue --json` that may be ours, of 22.05 and of newer releases. Raises msgspec.DecodeError."""
+def queue_of_json(text: bytes, now: float) -> list[Row]:
+    """The rows of `squeue --json` that may be ours, of 22.05 and of newer releases. Raises msgspec.DecodeError.
+
+    `now`: the host's time, in seconds; an end that lies after it is only planned.
+    """
     told = msgspec.json.decode(text)
-    jobs = told.get("jobs", ()) if isinstance(told, dict) else ()
-    return [row for job in jobs if isinstance(job, dict) and (row := _json_row(job)) is not None]
+    jobs = told.get("jobs") if isinstance(told, dict) else None
+    return [row for job in jobs or () if isinstance(job, dict) and (row := _json_row(job, now)) is not None]
 
 
-def _json_row(job: Mapping[str, Any]) -> Row | None:
+def _json_row(job: Mapping[str, Any], now: float) -> Row | None:
     name, comment = str(job.get("name", "")), str(job.get("comment", "") or "")
     number = str(job.get("job_id", ""))
     if not number.isdecimal() or (read_name(name) is None and not comment.startswith(KEY_TAG)):
@@ -159,12 +176,13 @@ def _json_row(job: Mapping[str, Any]) -> Row | None:
         priority=_number(job.get("priority")),
         restarts=_number(job.get("restart_cnt")),
         eligible=datetime.fromtimestamp(eligible, UTC).isoformat() if eligible else "",
-        ran=float(end - start) if 0 < start <= end else None,
+        ran=float(end - start) if 0 < start <= end <= now else None,
         raw=_raw(job.get("exit_code")),
         reason=str(job.get("state_reason", "")),
         nodes=str(job.get("nodes", "")),
-        ended=datetime.fromtimestamp(end, UTC) if end else None,
+        ended=datetime.fromtimestamp(end, UTC) if 0 < end <= now else None,
         key=key_of(comment),
+        requeued=_number(job.get("restart_cnt")) > 0 and not 0 < start <= end <= now,
     )
 
 
@@ -188,8 +206,7 @@ def _raw(told: Any) -> int:
 def sighting(row: Row, silent: frozenset[str] = frozenset()) -> Sighting:
     """What a row says of an object; `silent`: the nodes that do not answer."""
     state, run = _state(row), row.restarts + 1
-    if state is State.ENDING and row.restarts and not row.ran:
-        # A requeue counts up at once: what is completing is the run before, and its successor has not begun.
+    if state is State.ENDING and row.requeued:
         run -= 1
     pending = state is State.PENDING
     hold = row.eligible[: len(FAR)] >= FAR and row.eligible[:1].isdecimal()
@@ -288,80 +305,6 @@ def _spread(part: str) -> Iterator[str]:
             continue
         for number in range(int(low), int(high or low) + 1):
             yield from _spread(f"{head}{number:0{len(low)}}{tail}")
-
-
-# --- accounting
-
-
-class Account(NamedTuple):
-    """What accounting has of one job number and name: one entry for each run, in their order."""
-
-    ends: tuple[End | None, ...]
-    """None: a run that has not ended, or of which only that it was requeued is known."""
-    nodes: tuple[tuple[str, ...], ...]
-    """Of each run."""
-    alive: bool
-    """The latest run has not ended."""
-
-    def sighting(self, object: Object, silent: frozenset[str]) -> Sighting | None:
-        """An object that the queue does not show any more; None where accounting knows of no end."""
-        run = len(self.ends)
-        ends = dict(self.earlier(run + 1, silent))
-        if self.alive or run not in ends:
-            return None
-        return Sighting(
-            id=object.id,
-            name=object.name,
-            key="",
-            state=State.ENDED,
-            run=run,
-            nodes=self.nodes[-1],
-            end=ends.pop(run),
-            earlier_ends=tuple(ends.items()),
-        )
-
-    def earlier(self, run: int, silent: frozenset[str]) -> tuple[tuple[int, End], ...]:
-        """The ends of the runs before this one, lost where a node of theirs does not answer."""
-        return tuple(
-            (number, end if not silent.isdisjoint(nodes) else msgspec.structs.replace(end, lost_since=None))
-            for number, (end, nodes) in enumerate(zip(self.ends, self.nodes, strict=True), start=1)
-            if end is not None and number < run
-        )
-
-
-def accounts(text: str) -> dict[Object, Account]:
-    """What `sacct -D -X -P` printed. Its first seconds show half a row; such a name is nobody's."""
-    rows: dict[Object, list[tuple[str, End | None, tuple[str, ...]]]] = {}
-    for line in text.split("\n"):
-        parts = line.split(GAP, len(ACCOUNTS_FIELDS) - 1)
-        if len(parts) != len(ACCOUNTS_FIELDS):
-            continue
-        number, state, code, ran, ended, nodes, reason, name = parts
-        word = states_of(state)[0] if states_of(state) else ""
-        rows.setdefault(Object(number, name), []).append(
-            (word, _account_end(word, code, reason, ran, ended), nodes_of(nodes))
-        )
-    return {object: _account(told) for object, told in rows.items()}
-
-
-def _account(told: list[tuple[str, End | None, tuple[str, ...]]]) -> Account:
-    return Account(
-        ends=tuple(end for _, end, _ in told),
-        nodes=tuple(nodes for _, _, nodes in told),
-        alive=told[-1][0] not in ENDED,
-    )
-
-
-def _account_end(word: str, code: str, reason: str, ran: str, ended: str) -> End | None:
-    exit_code, _, signal = code.partition(":")
-    raw = int(exit_code) * 256 + int(signal) if exit_code.isdecimal() and signal.isdecimal() else 0
-    seconds = float(ran) if ran.isdecimal() else None
-    if word in ENDED:
-        return end_of(word, raw, reason, seconds, time_of(ended))
-    if word == "REQUEUED" and raw:
-        # Its reason is the one that it waits for now, and its end is when it was requeued.
-        return end_of("FAILED", raw, "None", None)
-    return None
 
 
 # --- configuration

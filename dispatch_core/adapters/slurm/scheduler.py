@@ -21,10 +21,10 @@ from dispatch_core.adapters.contract import Adapter, Job, Launch, Piece, Target
 from dispatch_core.adapters.shared import Listings, Snapshot, closed
 from dispatch_core.adapters.slurm import cleaning, guard, output, reading, script
 from dispatch_core.adapters.slurm import progress as watching
-from dispatch_core.adapters.slurm.accounts import Accounts
+from dispatch_core.adapters.slurm.accounts import ACCOUNTS_FIELDS, Account, Accounts, accounts
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
 from dispatch_core.adapters.slurm.guard import Marked, Object, bounded, object_of
-from dispatch_core.adapters.slurm.reading import Account, Configuration
+from dispatch_core.adapters.slurm.reading import Configuration
 from dispatch_core.adapters.slurm.room import Room
 from dispatch_core.adapters.slurm.transport import Finished, LocalTransport, Lost, Transport
 from dispatch_core.errors import SchedulerUnavailable
@@ -162,6 +162,8 @@ class SlurmScheduler:
         shown = {sighting.id: sighting for sighting in listing.objects}
         left = [found for id in job.known if id not in shown and (found := object_of(id)) is not None]
         rerun = [found for id, row in shown.items() if row.run > 1 and (found := object_of(id)) is not None]
+        for row in listing.objects:
+            self._accounts.listed(_object(row))
         if not left and not rerun:
             return listing
         try:
@@ -241,7 +243,7 @@ class SlurmScheduler:
         return msgspec.structs.replace(row, earlier_ends=tuple(sorted(ends.items())))
 
     async def _ask_accounts(self, numbers: list[str]) -> Mapping[Object, Account]:
-        fields = ",".join(f"{field}%-1024" if field == "JobName" else field for field in reading.ACCOUNTS_FIELDS)
+        fields = ",".join(f"{field}%-1024" if field == "JobName" else field for field in ACCOUNTS_FIELDS)
         command = (
             f"sacct -D -n -P -X --delimiter={shlex.quote(reading.GAP)} -S 1970-01-01 -o {fields} -j {','.join(numbers)}"
         )
@@ -249,7 +251,7 @@ class SlurmScheduler:
         sections = await self._asked(body, self.command_seconds + 5.0)
         if sections[1].mark != "told 0":
             raise SchedulerUnavailable(f"sacct on {self.cluster.name}: {guard.line(sections[0].body)}")
-        return reading.accounts(sections[0].body)
+        return accounts(sections[0].body)
 
     async def _asked(self, body: str, seconds: float) -> list[guard.Section]:
         """The marks of a script that changes nothing: its beginning, and more. Raises SchedulerUnavailable."""
