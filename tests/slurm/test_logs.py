@@ -149,10 +149,10 @@ def test_on_the_command_line(whole_cluster: Cluster, cli: Cli, monkeypatch: pyte
     asyncio.run(settings())
     transport = {**whole_cluster.env, "HOME": str(rigged["folder"])}
 
-    def opened(name: str, spool: Path | None = None, file: Path | None = None) -> SlurmScheduler:
+    def opened(*_: object) -> SlurmScheduler:
         return SlurmScheduler(rigged["settings"], LocalTransport(transport))
 
-    monkeypatch.setattr(places, "open_scheduler", opened)
+    monkeypatch.setattr(places, "open_cluster", opened)
     cli("submit", cli.job("k", "echo begun; sleep 3; echo done"))
     record = cli.read("k")
 
@@ -160,7 +160,7 @@ def test_on_the_command_line(whole_cluster: Cluster, cli: Cli, monkeypatch: pyte
         from dispatch_core.stores.sql import open_store
         from dispatch_core.supervisor import Supervisor
 
-        store, adapter = open_store(cli.url), opened("")
+        store, adapter = open_store(cli.url), opened()
         supervising = asyncio.create_task(Supervisor(store, adapter).run("k", record.uid))
         while not any(object.state is State.RUNNING for object in (await store.read("k")).objects):
             await asyncio.sleep(0.1)

@@ -18,7 +18,7 @@ from dispatch_core.record import State
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "slurm"
 
-CAPTURED = 1795994293.0
+CAPTURED = 1795995724.8
 """The host's time when the JSON was captured."""
 
 SHOWN: dict[str, tuple[State, int, bool]] = {
@@ -109,7 +109,7 @@ def test_accounting() -> None:
     assert ends == {uid: ENDS[uid] for uid in ends}
     assert told(accounts[object_name("nostart0", 1, 1)].ends[-1]) == ENDS["nostart0"]
     assert told(accounts[object_name("cancelled", 1, 1)].ends[-1]) == ENDS["cancelled"]
-    assert accounts[object_name("pending0", 1, 1)].nodes == ("n1", "n2")
+    assert accounts[object_name("pending0", 1, 1)].nodes == (("n1", "n2"),)
 
 
 def test_accounting_of_a_requeued_run() -> None:
@@ -118,7 +118,7 @@ def test_accounting_of_a_requeued_run() -> None:
     again, rerun = accounts[object_name("requeued", 1, 1)], accounts[object_name("rerunning", 1, 1)]
     assert again.alive
     assert rerun.alive
-    assert again.sighting(Object("12", object_name("requeued", 1, 1))) is None
+    assert again.sighting(Object("12", object_name("requeued", 1, 1), frozenset())) is None
     assert [told(end) for end in again.ends] == [(Cause.EXIT, 4, None)]
     assert rerun.ends == (None,)
 

@@ -362,7 +362,7 @@ def with_epilog(cluster: Cluster) -> None:
     place = cluster.work / "epilog"
     place.write_text(EPILOG.format(work=cluster.work))
     place.chmod(0o755)
-    cluster.conf.write_text(f"{cluster.conf.read_text()}Epilog={place}\n")
+    cluster.conf.write_text(f"{cluster.conf.read_text().rstrip()}\nEpilog={place}\n")
     cluster.command("scontrol", "reconfigure", check=True)
     cluster.wait_until_up()
 

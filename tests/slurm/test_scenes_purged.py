@@ -114,7 +114,7 @@ SCENES = {
 
 @pytest.fixture(scope="module")
 def outcomes() -> Outcomes:
-    if reason := why_not(accounting=True):
+    if reason := why_not(OPTIONS._replace(accounting=True)):
         pytest.skip(reason)
     told = Outcomes()
 
