@@ -118,7 +118,7 @@ def test_accounting_of_a_requeued_run() -> None:
     again, rerun = accounts[object_name("requeued", 1, 1)], accounts[object_name("rerunning", 1, 1)]
     assert again.alive
     assert rerun.alive
-    assert again.sighting(Object("12", object_name("requeued", 1, 1), frozenset())) is None
+    assert again.sighting(Object("12", object_name("requeued", 1, 1)), frozenset()) is None
     assert [told(end) for end in again.ends] == [(Cause.EXIT, 4, None)]
     assert rerun.ends == (None,)
 
