@@ -26,9 +26,9 @@ class Revisions:
     async def of(self, uid: str) -> int | None:
         """The newest revision of the record with this uid; None: there is none. Raises what asking raised."""
         if not self._asked:
-            task = asyncio.create_task(self._answer())
-            self._work.add(task)
-            task.add_done_callback(self._work.discard)
+            work = asyncio.create_task(self._answer())
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
         if uid not in self._asked:
             self._asked[uid] = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._asked[uid])
@@ -52,8 +52,8 @@ class Revisions:
 
     async def close(self) -> None:
         """End what is under way, and tell those who asked."""
-        for task in tuple(self._work):
-            task.cancel()
+        for work in tuple(self._work):
+            work.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
         asked, self._asked = self._asked, {}
         _fail(asked, closed())
