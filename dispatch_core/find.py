@@ -111,8 +111,8 @@ class Observed(Value, frozen=True):
         return sighting is not None and sighting.state is not State.ENDED
 
     def is_missing(self, object: Object) -> bool:
-        """Not in this complete listing, though nothing has recorded its end."""
-        return _may_miss(self.listing) and self.sighting(object.id) is None and object.state is not State.ENDED
+        """Not in this complete listing, and no recorded end accounts for that."""
+        return _may_miss(self.listing) and self.sighting(object.id) is None and not self._stays_ended(object)
 
     def is_gone(self, object: Object) -> bool:
         """Missing by the absence rule, or by a person's word. A decision's to use: never evidence."""
@@ -122,6 +122,16 @@ class Observed(Value, frozen=True):
     def _is_absence_proven(self, object: Object) -> bool:
         """One listing without an object is not enough to call it gone: a live job would be launched again."""
         return self.spans(object.missing)
+
+    def _stays_ended(self, object: Object) -> bool:
+        """Whether its recorded end speaks for it while it is not listed."""
+        return object.state is State.ENDED and not self._may_be_back(object)
+
+    @guard("requeued_may_be_back", promise="L4 G8", line=2, without=False)
+    def _may_be_back(self, object: Object) -> bool:
+        """Whether a requeue of the run that ended was committed, whatever it replied: the next run may be there. Close
+        needs no such doubt: every listing that it settles on would have to hide that run."""
+        return self.record.outcome is None and self.record.call(Kind.REQUEUE, object.id, object.run) is not None
 
     @guard("listing_own_word", promise="S1", without=lambda *_: None)
     def own_word(self, object: Object) -> Sighting | None:
@@ -134,7 +144,7 @@ class Observed(Value, frozen=True):
         sighting = self.own_word(object)
         if sighting is not None:
             return sighting.state is State.ENDED
-        return object.state is State.ENDED or self.is_gone(object)
+        return self._stays_ended(object) or self.is_gone(object)
 
     @guard("moved_back_before_the_outcome", promise="C3", line=2, without=False)
     def is_moved_back(self, object: Object) -> bool:
@@ -158,16 +168,16 @@ class Observed(Value, frozen=True):
         sighting = self.own_word(object)
         if sighting is not None:
             return sighting.state is State.ENDED and _is_newest_run(sighting, object)
-        if object.state is State.ENDED:
+        if self._stays_ended(object):
             return True
         return self.is_gone(object) and self._cannot_run(object)
 
     @guard("gone_earlier_submission", promise="G8", line=2, without=True)
     def _cannot_run(self, object: Object) -> bool:
-        """Whether an object that is gone can run no more: last seen ending, never run, or a person says so. Gone alone
-        says nothing: a lost node may still run what it ran."""
+        """Whether an object that is gone can run no more: last seen ending, or ended and requeued, never run, or a
+        person says so. Gone alone says nothing: a lost node may still run what it ran."""
         never_ran = self.never_opened(object) and _is_on_first_run(object)
-        return object.state is State.ENDING or never_ran or object.gone is not None
+        return object.state in (State.ENDING, State.ENDED) or never_ran or object.gone is not None
 
     def end_of(self, object: Object, run: int) -> End | None:
         """How a run ended: a cancellation that we asked for is `stopped`, any other `stopped_outside`."""
@@ -187,11 +197,11 @@ class Observed(Value, frozen=True):
     def newest_end(self, object: Object) -> End | None:
         """The end of its newest run, if that has ended, or the object is gone; asked of none that moved back."""
         known = self.end_of(object, object.run)
-        if self.is_gone(object):
-            return known if known is not None and object.state is State.ENDING else End(cause=Cause.VANISHED)
-        if object.state is not State.ENDED:
+        if object.state is State.ENDED:
+            return known or End(cause=Cause.UNRECOGNIZED, message="it ended, and the scheduler does not say how")
+        if not self.is_gone(object):
             return None
-        return known or End(cause=Cause.UNRECOGNIZED, message="it ended, and the scheduler does not say how")
+        return known if known is not None and object.state is State.ENDING else End(cause=Cause.VANISHED)
 
     def foreign(self) -> tuple[Object, ...]:
         """Foreign objects that are not disposed: neither ended nor gone, and no person or policy said so."""

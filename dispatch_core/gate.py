@@ -226,7 +226,14 @@ def _is_over(observed: Observed, object: Object) -> bool:
     return observed.is_over(object)
 
 
-@guard("gate_waits_for_requeue_expiry", promise="L4", line=2, history="refused_requeue_is_resubmitted", without=False)
+@guard(
+    "gate_waits_for_requeue_expiry",
+    promise="L4",
+    line=2,
+    history="refused_requeue_is_resubmitted",
+    pair="requeued_may_be_back",
+    without=False,
+)
 def _may_be_requeued(observed: Observed, object: Object) -> bool:
     """Whether a requeue of an earlier submission's object can still land, whatever it replied."""
     return bool(observed.unexpired(Kind.REQUEUE, object=object.id))

@@ -334,7 +334,8 @@ def _is_refused(turn: Turn, object: Object) -> bool:
 @guard("purged_is_resubmitted", promise="S1", without=False)
 def _is_purged(turn: Turn, object: Object) -> bool:
     """Whether the scheduler has forgotten it: there is nothing to requeue, and nothing to wait for."""
-    return turn.observed.listing.complete and turn.observed.sighting(object.id) is None
+    observed = turn.observed
+    return observed.listing.complete and observed.sighting(object.id) is None and observed.is_done(object)
 
 
 @guard("no_requeue_before_the_end", promise="G1", line=2, history="purged_is_resubmitted", without=True)

@@ -128,6 +128,7 @@ SECOND_LINE = {
     "persons_word_against_revision_shown": "C2",
     "refused_requeue_is_resubmitted": "S1",
     "release_only_our_hold": "G2",
+    "requeued_may_be_back": "L4 G8",
     "requeued_may_have_run": "X3",
     "resubmit_beside_a_rerun": "G3",
     "retired_all_gone_before_open": "G8",

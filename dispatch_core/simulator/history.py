@@ -161,8 +161,10 @@ class History:
         return self._told(settled)
 
     def _is_swept(self) -> bool:
-        """Whether all that was on its way has landed, and the janitor has looked since."""
+        """Whether all that was on its way has landed, the janitor has looked since, and what is ending has ended."""
         world = self.world
+        if any(thing.ending for thing in self.judge.truth.ours()):
+            return False
         return not world.on_the_way and world.now > max(self.landing, self.lasts, world.last_landing) + SWEPT_SECONDS
 
     def _calm(self) -> None:

@@ -61,6 +61,48 @@ def it_came_back_after_the_listing(s: Story) -> None:
     s.commit(settled=True)
 
 
+def came_back(s: Story, *, shown: bool = False, again: bool = False) -> None:
+    """It has ended, is recorded so, and is rerun by the scheduler; the last listing before the settlement hides it."""
+    cancelled(s)
+    s.finished("o1")
+    s.look()
+    s.record_seen("o1")
+    s.reran("o1")
+    if shown:
+        s.look()
+    if again:
+        s.record_seen("o1")
+    s.look("nothing")
+    s.commit(settled=True)
+
+
+@breaks("accounted_for")
+def it_came_back_and_was_shown_before_it_was_hidden(s: Story) -> None:
+    came_back(s, shown=True)
+
+
+@breaks("accounted_for")
+def it_came_back_and_is_recorded_alive(s: Story) -> None:
+    came_back(s, again=True)
+
+
+@breaks("accounted_for")
+def it_is_recorded_as_ended_and_our_requeue_brought_it_back(s: Story) -> None:
+    s.run()
+    s.finished("o1")
+    s.record_seen("o1")
+    s.spend("o1/1")
+    s.outcome(Result.FAILED, Cause.EXIT)
+    s.reran("o1", by=s.call(Kind.REQUEUE, "o1"))
+    s.look("nothing")
+    s.commit(settled=True)
+
+
+@respects("accounted_for")
+def it_came_back_and_was_not_shown_since(s: Story) -> None:
+    came_back(s)
+
+
 @respects("accounted_for")
 def what_comes_late_came_after_the_listing(s: Story) -> None:
     s.authorize()

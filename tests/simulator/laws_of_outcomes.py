@@ -84,6 +84,60 @@ def a_person_disposed_of_the_attempt(s: Story) -> None:
     s.spend("submission/1")
 
 
+def is_refused(s: Story, *, recorded: bool = True) -> None:
+    """The Start is refused; so the record says, if its sender heard of it."""
+    s.authorize()
+    sent = s.start()
+    s.tell(sent)
+    s.arrives(sent, answer=Answer.REFUSED)
+    s.attempt(reply=Reply(answer=Answer.REFUSED if recorded else Answer.UNKNOWN))
+
+
+@breaks("gone_is_gone")
+def a_refused_start_is_delivered_again_and_shown(s: Story) -> None:
+    is_refused(s)
+    s.make("o1")
+    s.look()
+    s.intend("submission/1", Cause.REFUSED)
+
+
+@breaks("gone_is_gone")
+def what_a_start_delivered_again_made_is_hidden_and_nobody_heard_that_it_was_refused(s: Story) -> None:
+    is_refused(s, recorded=False)
+    s.make("o1")
+    s.look("nothing")
+    s.spend("submission/1")
+
+
+@breaks("gone_is_gone")
+def what_was_made_before_the_refusal_is_hidden(s: Story) -> None:
+    s.authorize()
+    sent = s.start()
+    s.make("o1")
+    s.tell(sent)
+    s.arrives(sent, answer=Answer.REFUSED)
+    s.attempt(reply=Reply(answer=Answer.REFUSED))
+    s.look("nothing")
+    s.intend("submission/1", Cause.REFUSED)
+
+
+@breaks("gone_is_gone")
+def an_earlier_listing_hid_what_a_refused_start_made(s: Story) -> None:
+    is_refused(s)
+    s.make("o1")
+    s.look("nothing")
+    s.look()
+    s.intend("submission/1", Cause.REFUSED)
+
+
+@respects("gone_is_gone")
+def what_a_refused_start_made_is_hidden(s: Story) -> None:
+    is_refused(s)
+    s.make("o1")
+    s.look("nothing")
+    s.intend("submission/1", Cause.REFUSED)
+
+
 # --- true_outcome
 
 

@@ -6,23 +6,36 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatch_core.reasons import FOR_A_PERSON
-from dispatch_core.record import Answer, Kind, Record
-from dispatch_core.simulator.laws.truth import Truth
+from dispatch_core.record import Answer, Kind, Record, State
+from dispatch_core.simulator.laws.truth import Truly, Truth
 from dispatch_core.simulator.trace import JANITOR, SWEEPER, Committed, Made, Reran, Started, Stopped
 
 Law = Callable[[Truth, Any], str | None]
 
 
 def accounted_for(truth: Truth, event: Committed) -> str | None:
-    """S1, P3: at settlement nothing of the job is alive or can still run."""
+    """S1, P3: at settlement nothing of the job is alive or can still run.
+
+    Excused is what came back by itself, is recorded as ended, and was not shown since: after the listing began, or
+    hidden by one that lies.
+    """
     if not event.after.settled or (event.before is not None and event.before.settled):
         return None
     looked = truth.looked.get(event.actor, 0.0)
-    alive = [t.id for t in truth.ours() if t.there and t.alive and not t.beyond and t.disturbed < looked]
-    alive += [t.id for t in truth.ours() if t.there and t.alive and t.beyond and max(t.made_at, t.disturbed) < looked]
+    known = [t for t in truth.ours() if t.there and t.alive and not _is_hidden_again(truth, event, t)]
+    alive = [t.id for t in known if not t.beyond and t.disturbed < looked]
+    alive += [t.id for t in known if t.beyond and max(t.made_at, t.disturbed) < looked]
     if alive:
         return f"the record was settled, and {', '.join(alive)} is alive"
     return _open_points(truth, event.after, looked)
+
+
+def _is_hidden_again(truth: Truth, event: Committed, thing: Truly) -> bool:
+    """Whether it is recorded as ended, somebody outside the record brought it back, and no listing showed it since."""
+    row = event.after.object(thing.id)
+    if row is None or row.state is not State.ENDED or thing.disturbed < 0:
+        return False
+    return truth.shown(event.actor, thing.id) <= thing.disturbed
 
 
 def _open_points(truth: Truth, record: Record, looked: float) -> str | None:

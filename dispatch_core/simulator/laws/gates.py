@@ -81,12 +81,6 @@ def _in_the_way(truth: Truth, record: Record, open: Call, actor: str) -> Iterato
     began, or hidden by one that lies.
     """
     began = truth.moment(open.committed)
-    shown = {
-        sighting.id: truth.moment(listing.began)
-        for listing in truth.listings.get(actor, ())
-        for sighting in listing.objects
-    }
-    """When a listing of the actor last showed each of them."""
     for object in record.objects:
         if object.foreign or object.id == open.object:
             continue
@@ -95,7 +89,7 @@ def _in_the_way(truth: Truth, record: Record, open: Call, actor: str) -> Iterato
         thing = truth.objects.get(object.id)
         if thing is None or not thing.there or not thing.alive or object.gone is not None:
             continue
-        if thing.disturbed < 0 or thing.disturbed < min(began, shown.get(object.id, -1.0)):
+        if thing.disturbed < 0 or thing.disturbed < min(began, truth.shown(actor, object.id)):
             yield f"{object.id} is alive"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatch_core.plan import NO_RULE, Cause
 from dispatch_core.reasons import CHOICE
-from dispatch_core.record import Answer, Outcome, Record, Result, State, run_key, submission_key
+from dispatch_core.record import Answer, Attempt, Outcome, Record, Result, State, run_key, submission_key
 from dispatch_core.simulator.laws.launches import is_relaunched
 from dispatch_core.simulator.laws.truth import Truly, Truth
 from dispatch_core.simulator.trace import Committed
@@ -39,7 +39,8 @@ def gone_is_gone(truth: Truth, event: Committed) -> str | None:
 def _created_after_all(truth: Truth, event: Committed) -> str | None:
     """An object of a submission that ended as never created, or refused; where it is recorded and has ended, it may be.
 
-    What a person disposed of is left to the person.
+    What a person disposed of is left to the person. Excused is what a call made that was delivered again after it had
+    been refused, where the listing that decides hides it.
     """
     paid = {unit.key for unit in event.before.budget} if event.before is not None else set()
     ended = [unit.key for unit in event.after.budget if unit.key.startswith("submission/") and unit.key not in paid]
@@ -53,10 +54,22 @@ def _created_after_all(truth: Truth, event: Committed) -> str | None:
             by = thing.by
             if by is None or by.submission != submission.number or by.attempt in disposed:
                 continue
+            if _is_hidden_after_refusal(truth, event, thing, submission.attempts[by.attempt - 1]):
+                continue
             known = event.after.object(thing.id) is not None and not thing.alive
             if thing.there and not known and not thing.beyond and thing.made_at < truth.looked.get(event.actor, 0.0):
                 return f"submission {submission.number} was taken to have made nothing, and {thing.id} is there"
     return None
+
+
+def _is_hidden_after_refusal(truth: Truth, event: Committed, thing: Truly, attempt: Attempt) -> bool:
+    """Whether its attempt is recorded as refused, was refused before it was made, and a listing that this commit may
+    rest on leaves it out."""
+    if not thing.refused or attempt.reply is None or attempt.reply.answer is not Answer.REFUSED:
+        return False
+    listings = truth.listings.get(event.actor, ())
+    decisive = listings if event.late else listings[-1:]
+    return any(all(shown.id != thing.id for shown in listing.objects) for listing in decisive)
 
 
 _TOLD = frozenset(

@@ -71,6 +71,8 @@ class Truly:
     ends: dict[int, End] = field(default_factory=dict)
     excused: set[int] = field(default_factory=set)
     """Runs that somebody outside the record made, opened or turned back."""
+    refused: bool = False
+    """That Start had been refused before, and was delivered once more."""
     disturbed: float = -1.0
     """When somebody outside the record last made it come back."""
     causes: dict[int, set[Cause]] = field(default_factory=dict)
@@ -108,6 +110,8 @@ class Truth:
         """Every call that was sent before the event that is judged."""
         self.stopped: set[Named] = set()
         """Every StopJob that the scheduler answered."""
+        self.refused: set[tuple[int, int]] = set()
+        """Every attempt of which a Start was refused."""
         self.looked: dict[str, float] = {}
         """By actor: when its latest listing began."""
         self.listings: dict[str, tuple[Listing, ...]] = {}
@@ -137,6 +141,12 @@ class Truth:
         """A time by the host's clock, as one of this history; before everything where no listing was ever shown."""
         return (host - self.epoch).total_seconds() if self.epoch is not None else -1.0
 
+    def shown(self, actor: str, id: str) -> float:
+        """When the later of the two latest listings of an actor that show an object began; -1: neither does."""
+        listings = self.listings.get(actor, ())
+        began = [self.moment(one.began) for one in listings if any(shown.id == id for shown in one.objects)]
+        return max(began, default=-1.0)
+
     def learn(self, event: Event) -> None:
         """What is true after this event."""
         kind = type(event)
@@ -156,6 +166,7 @@ class Truth:
             self._looked(event)  # type: ignore[arg-type]
         elif kind is Made:
             thing = Truly(event.id, event.name, event.at, event.by, event.beyond)  # type: ignore[union-attr,arg-type]
+            thing.refused = thing.by is not None and (thing.by.submission, thing.by.attempt) in self.refused
             self.objects[thing.id] = thing
         elif kind in _CHANGES:
             _CHANGES[kind](self.objects[event.id], event)  # type: ignore[union-attr]
@@ -168,6 +179,8 @@ class Truth:
             self.has_read.discard(event.actor)
         elif type(event) is Arrived and event.sent.kind is Kind.STOP_JOB and event.reply.answer is not Answer.LATE:
             self.stopped.add(named(event.sent))
+        elif type(event) is Arrived and event.sent.kind is None and event.reply.answer is Answer.REFUSED:
+            self.refused.add((event.sent.submission, event.sent.attempt))
 
     def _looked(self, event: Looked) -> None:
         if event.job:
