@@ -61,7 +61,9 @@ class DispatchOperator(BaseOperator):
     :param key: what the job is called; None: one of its own for each task instance, and a new one after a clear. A key
         that is given names one job for good: a task that finds it ended returns, or fails with, its outcome.
     :param dispatch_conn_id: the connection that names the database of the records.
-    :param settle_seconds: how long the task waits, after the job's outcome, until nothing of it is left.
+    :param settle_seconds: how long the task waits, after the job's outcome, until nothing of it is left. On Slurm that
+        is not before its last submit can no longer land, some 6 minutes where slurm.conf sets no `ttl`; what is left
+        then is for `dispatch supervise`.
 
     The task returns {"key", "uid", "outcome", "cause", "exit_code", "submissions", "runs", "objects"}. It raises
     JobFailed, JobCancelled or JobChanged, which Airflow does not try again. `execution_timeout`, which Airflow does not

@@ -117,9 +117,13 @@ class Attendance:
         record = await asyncio.shield(submitted)
         record = await self.supervisor.attend(record.key, record.uid, until_outcome=True)
         if not record.settled:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(settle_seconds):
-                    record = await self.supervisor.attend(record.key, record.uid)
+            try:
+                async with asyncio.timeout(settle_seconds) as bound:
+                    return await self.supervisor.attend(record.key, record.uid)
+            except TimeoutError:
+                if bound.expired():
+                    left = "`dispatch supervise` clears away what is left of it"
+                    self.warn(f"job {record.key!r} is not settled {settle_seconds:g} s after its outcome; {left}")
         return record
 
     async def _cancel_if(self, heard_of_cancel: Asked, record: Record) -> None:

@@ -77,7 +77,9 @@ async def dispatch_job(
     `on_timeout`: what happens to the job at the `timeout_seconds` of the task or its flow. It is left running, for a
     retry to attach to, or cancelled.
 
-    `settle_seconds`: how long after the outcome it waits for the clean-up; `dispatch supervise` does what is left.
+    `settle_seconds`: how long after the outcome it waits for the clean-up; `dispatch supervise` does what is left. No
+    job on Slurm settles before its last submit can no longer land, which is some 6 minutes where slurm.conf sets no
+    `ttl`.
 
     A cancelled flow run cancels its jobs; a process that only has to end leaves them running. An awaited task is told
     at once. One that was submitted (`.submit()`, `.map()`) asks every 10 to 15 s, and has until the runner kills its

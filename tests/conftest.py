@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["pytester", "tests.promises", "tests.postgres", "tests.mariadb", "tests.slurm.sshd"]
+pytest_plugins = [
+    *("pytester", "tests.promises", "tests.postgres", "tests.mariadb"),
+    *("tests.slurm.sshd", "tests.slurm.beside"),
+]
 
 settings.register_profile("dispatch", parent=settings(), deadline=None)
 settings.load_profile("dispatch")

@@ -65,6 +65,14 @@ def test_a_whole_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_the_example_is_read() -> None:
+    example = Path(__file__).parents[1] / "examples" / "clusters.yaml"
+    alps = load_clusters(example, needed=True).find("alps")
+    assert isinstance(alps, SlurmCluster)
+    assert alps.ssh is not None
+    assert (alps.ssh.host, alps.live_jobs) == ("login.alps.example", 1000)
+
+
 def test_an_engine_gives_the_same_fields() -> None:
     fields: dict[str, Any] = {"host": "h", "poll": 5, "live_jobs": 3}
     cluster = read_slurm("alps", fields, "the block 'alps'")

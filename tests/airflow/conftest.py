@@ -123,10 +123,16 @@ class Listings(NamedTuple):
 class Airflow(ThrowawayAirflow):
     """The tests' Airflow: its jobs write to the folder `tests`, and wait there for a file."""
 
+    @property
+    def clusters(self) -> Path:
+        """The clusters file of all its programs; a test that needs a cluster writes it."""
+        return self.folder / "tests" / "clusters.yaml"
+
     def prepare(self) -> None:
         """What the DAGs, and the count of listings, need before it starts."""
         (self.folder / "tests").mkdir()
         self.settings["DISPATCH_TEST_FOLDER"] = str(self.folder / "tests")
+        self.settings["DISPATCH_CLUSTERS"] = str(self.clusters)
         self.settings["PYTHONPATH"] = str(HERE / "inspect")
 
     def begin(self, dag: str, mark: str = "") -> Run:
@@ -168,7 +174,7 @@ class Airflow(ThrowawayAirflow):
 
 def dags() -> list[Path]:
     """The files with the tests' DAGs."""
-    return [HERE / "dags" / "jobs.py"]
+    return [HERE / "dags" / "jobs.py", HERE.parents[1] / "examples" / "slurm_dag.py"]
 
 
 @pytest.fixture(scope="session")

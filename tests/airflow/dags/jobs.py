@@ -39,6 +39,9 @@ class StopsBeforeDeferring(DispatchOperator):
 with DAG("plain", schedule=None, params={"mark": "plain"}):
     DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT)
 
+with DAG("on_slurm", schedule=None, params={"mark": "on_slurm"}):
+    DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT, scheduler="alps")
+
 with DAG("lost_worker", schedule=None, params={"mark": "lost_worker"}):
     StopsBeforeDeferring(
         task_id="job", command=COMMAND, environment=ENVIRONMENT, retries=2, retry_delay=timedelta(seconds=1)

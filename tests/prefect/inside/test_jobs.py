@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,16 @@ async def test_a_job_that_succeeds(folder: Path) -> None:
     assert again.uid == result.uid
     with pytest.raises(KeyTaken):
         await run(folder, "exit 1")
+
+
+async def test_a_job_that_settles_later_is_told_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tasks, "_logger", lambda: logging.getLogger("the run"))
+    result = await run(folder, "exit 0", settle_seconds=0.0)
+    assert (result.outcome, result.settled) == ("succeeded", False)
+    left = "job 'train' is not settled 0 s after its outcome; `dispatch supervise` clears away what is left of it"
+    assert [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"] == [left]
 
 
 async def test_a_job_that_fails_after_its_plan(folder: Path) -> None:
