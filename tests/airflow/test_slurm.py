@@ -29,6 +29,7 @@ def returned(run: Run, name: str) -> dict[str, Any]:
     return dict(json.loads(value) if isinstance(value, str) else value)
 
 
+@pytest.mark.long
 @pytest.mark.promise("A1")
 @pytest.mark.promise("A2")
 def test_the_example_runs_each_job_once(airflow: Airflow, alps: Cluster, whole_sshd: Sshd) -> None:
@@ -59,6 +60,7 @@ def test_the_example_runs_each_job_once(airflow: Airflow, alps: Cluster, whole_s
     assert alps.leftovers() == []
 
 
+@pytest.mark.long
 @pytest.mark.promise("A5")
 def test_a_task_marked_failed_cancels_its_job(airflow: Airflow, alps: Cluster) -> None:
     run = airflow.begin("on_slurm")

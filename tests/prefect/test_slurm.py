@@ -72,6 +72,7 @@ def examples(prefect: Prefect, alps: Cluster) -> dict[str, Ran]:
     return {name: Ran(folder, ended[name], record_in(prefect, folder)) for name, folder in folders.items()}
 
 
+@pytest.mark.long
 @pytest.mark.promise("F1")
 @pytest.mark.promise("A2")
 def test_the_example_runs_its_job_once(examples: dict[str, Ran], alps: Cluster) -> None:
@@ -83,6 +84,7 @@ def test_the_example_runs_its_job_once(examples: dict[str, Ran], alps: Cluster) 
     assert alps.leftovers() == []
 
 
+@pytest.mark.long
 @pytest.mark.promise("F1")
 @pytest.mark.promise("A4")
 def test_a_job_that_fails_is_launched_again_as_its_plan_says(examples: dict[str, Ran], alps: Cluster) -> None:
