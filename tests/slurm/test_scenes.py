@@ -289,7 +289,7 @@ async def a_long_epilog(stage: Stage) -> None:
     for actor in (same, again):
         await actor.runs(1)
         number = await actor.number()
-        await asyncio.to_thread((stage.cluster.work / f"epilog-{number}").write_text, "6")
+        await asyncio.to_thread((stage.cluster.work / f"epilog-{number}").write_text, "15")
         actor.go()
     for actor in (same, again):
         await listed(stage, await actor.number(), "COMPLETING")
