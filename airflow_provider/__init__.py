@@ -76,6 +76,16 @@ CLUSTER_FIELDS = {
         "description": "At most so many in the queue; empty: no cap",
         "schema": {"type": ["integer", "null"]},
     },
+    "keep": {
+        "label": "Keep",
+        "description": "How long logs and notes of jobs that left the queue are kept, like 30d",
+        "schema": {"type": ["string", "null"]},
+    },
+    "keep_secrets": {
+        "label": "Keep secrets",
+        "description": "How long their secrets are kept, like 1h",
+        "schema": {"type": ["string", "null"]},
+    },
 }
 
 

@@ -28,7 +28,7 @@ TYPE = "slurm_ssh"
 
 FIELDS = (
     *("key_file", "known_hosts", "directory", "bin", "slurm_conf"),
-    *("poll", "absence", "submits_per_second", "live_jobs"),
+    *("poll", "absence", "submits_per_second", "live_jobs", "keep", "keep_secrets"),
 )
 NUMBERS = ("submits_per_second", "live_jobs")
 """What a form gives as text."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatch_core.adapters.slurm.cluster import SlurmCluster, SshHost
+from dispatch_core.amounts import LONGEST_SECONDS
 from dispatch_core.errors import BadInput
 from dispatch_core.fields import Reader, fields_of, finite, one_of, seconds, string, whole
 from dispatch_core.parts import Part, from_fields, from_yaml
@@ -23,6 +24,8 @@ LOCAL = "local"
 
 LARGEST_FILE_BYTES = 1_000_000
 NAME_LENGTH = 63
+LEAST_KEPT_SECONDS = 1200.0
+"""A secret is on its way until its Start has landed, and the latest Start lands long before this."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][\w.-]{{0,{NAME_LENGTH - 1}}}", re.ASCII)
 
@@ -130,18 +133,26 @@ def _slurm(part: Part, name: str) -> SlurmCluster:
         "absence": _lasting(1.0, 86400.0, "1s to 1d"),
         "submits_per_second": _rate,
         "live_jobs": _between(1, 1_000_000),
+        "keep": _lasting(3600.0, LONGEST_SECONDS, "1h to 3650d"),
+        "keep_secrets": _lasting(LEAST_KEPT_SECONDS, LONGEST_SECONDS, "20m to 3650d"),
     }
     fields = fields_of(part, readers, ())
     ssh = {field: fields[field] for field in ("host", "port", "user", "key_file", "known_hosts") if field in fields}
     if ssh and "host" not in ssh:
         stray = next(iter(ssh))
         raise part.at((stray,)).refuse(f"there is no host that it is for; add host, or leave {stray} out")
-    units = {"poll": "poll_seconds", "absence": "absence_seconds"}
-    rest = {units.get(field, field): value for field, value in fields.items() if field not in (*ssh, "type")}
+    rest = {
+        f"{field}_seconds" if field in _LASTING else field: value
+        for field, value in fields.items()
+        if field not in (*ssh, "type")
+    }
     cluster = SlurmCluster(name=name, ssh=SshHost(**ssh) if ssh else None, **rest)
     if cluster.absence_seconds < cluster.poll_seconds:
         raise part.at(("absence",)).refuse("absence is shorter than poll, the time between two listings; raise it")
     return cluster
+
+
+_LASTING = ("poll", "absence", "keep", "keep_secrets")
 
 
 def _local(part: Part, name: str) -> LocalCluster:

@@ -91,6 +91,8 @@ class SlurmCluster(Block):
         absence: What listings must span before a job that is missing from them is gone.
         submits_per_second: At most so many.
         live_jobs: At most so many in the queue.
+        keep: How long logs and notes of jobs that left the queue are kept, like "30d".
+        keep_secrets: How long their secrets are, like "1h".
 
     Example:
         ```python
@@ -142,6 +144,14 @@ class SlurmCluster(Block):
     )
     submits_per_second: float | None = Field(default=None, title="Submits a second", description="At most so many.")
     live_jobs: int | None = Field(default=None, title="Live jobs", description="At most so many in the queue.")
+    keep: float | str | None = Field(
+        default=None,
+        title="Keep",
+        description="How long logs and notes of jobs that left the queue are kept, like 30d.",
+    )
+    keep_secrets: float | str | None = Field(
+        default=None, title="Keep secrets", description="How long their secrets are, like 1h."
+    )
 
     def described(self) -> adapter.SlurmCluster:
         """The cluster that the block means. Raises BadInput where it has no name yet."""

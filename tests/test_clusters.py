@@ -32,6 +32,8 @@ clusters:
     absence: 2m
     submits_per_second: 0.5
     live_jobs: 1000
+    keep: 90d
+    keep_secrets: 2h
   near: {type: slurm}
   here:
     type: local
@@ -59,6 +61,8 @@ def test_a_whole_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
             absence_seconds=120.0,
             submits_per_second=0.5,
             live_jobs=1000,
+            keep_seconds=90 * 86400.0,
+            keep_secrets_seconds=7200.0,
         ),
         "near": SlurmCluster(name="near"),
         "here": LocalCluster(name="here", spool="/var/lib/dispatch/spool", slots=4),
@@ -118,7 +122,7 @@ MISTAKES = {
     "a secret": (
         slurm("password: hunter2"),
         "5: clusters.a.password: there is no such field; there are type, host, port, user, key_file, known_hosts,"
-        " directory, bin, slurm_conf, poll, absence, submits_per_second, live_jobs",
+        " directory, bin, slurm_conf, poll, absence, submits_per_second, live_jobs, keep, keep_secrets",
     ),
     "a key in place of its path": (
         slurm('key_file: "-----BEGIN OPENSSH PRIVATE KEY-----\\nhunter2"'),
@@ -160,6 +164,11 @@ MISTAKES = {
         "5: clusters.a.submits_per_second: it is the number 0; it goes from 0.01 to 1000",
     ),
     "no live jobs": (slurm("live_jobs: 0"), "5: clusters.a.live_jobs: it is the number 0; it goes from 1 to 1000000"),
+    "logs kept too short": (slurm("keep: 30m"), '5: clusters.a.keep: it is "30m"; it goes from 1h to 3650d'),
+    "secrets kept too short": (
+        slurm("keep_secrets: 1m"),
+        '5: clusters.a.keep_secrets: it is "1m"; it goes from 20m to 3650d',
+    ),
     "a local one without a spool": (
         "clusters:\n  a: {type: local}\n",
         "2: clusters.a: spool is missing; add it",
@@ -261,3 +270,13 @@ def test_the_readmes_clusters_are_some() -> None:
     with pytest.raises(UnknownCluster) as raised:
         found.find("alp")
     assert f"```\nnightly.yaml:2: scheduler: {raised.value}\n```" in "```".join(blocks)
+
+
+def test_the_readme_has_every_field() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text().partition("\n## Clusters\n")[2].partition("\n## ")[0]
+    for kind in ("{type: slurm, nothing: 1}", "{type: local, nothing: 1}"):
+        with pytest.raises(BadInput) as raised:
+            read_clusters(f"clusters:\n  a: {kind}\n", "c.yaml")
+        fields = str(raised.value).partition("there are type, ")[2].split(", ")
+        assert fields != [""]
+        assert [field for field in fields if f"`{field}`" not in text] == []

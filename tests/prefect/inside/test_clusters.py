@@ -32,6 +32,8 @@ FIELDS: dict[str, Any] = {
     "absence": 90,
     "submits_per_second": 0.5,
     "live_jobs": 200,
+    "keep": "90d",
+    "keep_secrets": 7200,
 }
 ALPS = adapter.SlurmCluster(
     name="alps",
@@ -43,6 +45,8 @@ ALPS = adapter.SlurmCluster(
     absence_seconds=90.0,
     submits_per_second=0.5,
     live_jobs=200,
+    keep_seconds=90 * 86400.0,
+    keep_secrets_seconds=7200.0,
 )
 
 
