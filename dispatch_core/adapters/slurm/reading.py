@@ -253,7 +253,8 @@ def end_of(state: str, raw: int, reason: str, ran: float | None, lost_since: dat
         cause = Cause.EXIT if signal == 0 else Cause.SIGNAL
         if signal == LAUNCH_FAILURE or (raw == 0 and reason == "JobLaunchFailure"):
             cause = Cause.CANNOT_START
-    told = "" if reason in ("None", "(null)") else reason
+    # A held job's reason says nothing of its end: the gate was shut behind the run.
+    told = "" if reason in ("None", "(null)") or reason.startswith("JobHeld") else reason
     return End(
         cause=cause,
         exit_code=code if signal == 0 and cause in (Cause.COMPLETED, Cause.EXIT, Cause.OUT_OF_MEMORY) else None,
