@@ -20,7 +20,7 @@ from tests.twin.supervising import UP
 from tests.twin.test_twin import live
 
 TEN_MINUTES = 600
-SHORT = Form(jobs=8, seconds=8, slowest=1.0, kinds=("leased", "free"), longest_stop=3, calm_seconds=60)
+SHORT = Form(jobs=8, seconds=8, slowest=1.0, kinds=("leased", "free"), longest_stop=3, calm_seconds=180)
 CLOCKS = ("ahead", "behind", "stepping")
 """One a place."""
 

@@ -16,7 +16,7 @@ import pytest
 from tests.stores.databases import OnPostgres
 from tests.twin.chaos import Form, Twin, everything_ended
 
-SHORT = Form(jobs=16, seconds=11, slowest=1.5, kinds=("leased", "free"), longest_stop=6, calm_seconds=60)
+SHORT = Form(jobs=16, seconds=11, slowest=1.5, kinds=("leased", "free"), longest_stop=6, calm_seconds=180)
 FEW = Form(jobs=8, seconds=5, slowest=0.5, kinds=("free",), longest_stop=1, calm_seconds=30)
 LONG = Form(jobs=50, seconds=80, slowest=6, kinds=("leased", "free", "command"), longest_stop=45, calm_seconds=150)
 
