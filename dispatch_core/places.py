@@ -62,7 +62,7 @@ def open_cluster(cluster: Cluster) -> Adapter:
     from dispatch_core.adapters.slurm.cluster import SlurmCluster
 
     if isinstance(cluster, SlurmCluster):
-        from dispatch_core.adapters.slurm.scheduler import open_slurm  # type: ignore[import-not-found, unused-ignore]
+        from dispatch_core.adapters.slurm.scheduler import open_slurm
 
         opened: Adapter = open_slurm(cluster)
         return opened
@@ -86,7 +86,7 @@ def problems_of(cluster: Cluster, spec: Spec) -> list[tuple[tuple[str | int, ...
     from dispatch_core.adapters.slurm.cluster import SlurmCluster
 
     if isinstance(cluster, SlurmCluster):
-        from dispatch_core.adapters.slurm.script import problems  # type: ignore[import-not-found, unused-ignore]
+        from dispatch_core.adapters.slurm.script import problems
 
         found: list[tuple[tuple[str | int, ...], str]] = problems(spec)
         return found
@@ -102,7 +102,7 @@ async def examine(cluster: Cluster) -> AsyncIterator[Finding]:
     from dispatch_core.adapters.slurm.cluster import SlurmCluster
 
     if isinstance(cluster, SlurmCluster):
-        from dispatch_core.adapters.slurm.doctor import examine  # type: ignore[import-not-found, unused-ignore]
+        from dispatch_core.adapters.slurm.doctor import examine
 
         async for finding in examine(cluster):
             yield finding

@@ -103,7 +103,7 @@ class SlurmScheduler:
         controller that is stopped, and is carried out when it goes on: for as long as the message's munge credential
         is good, which is AuthInfo's `ttl`, or munge's 300 s. After that the controller refuses it ("Expired
         credential", seen on 22.05). What no bound covers is a controller that stops between checking the credential
-        and acting.
+        and acting, and a host that stalls between the script's look at clock, identity and run and its command.
         """
         return Bounds(
             call_seconds=self.command_seconds + 2.0,
@@ -305,7 +305,10 @@ class SlurmScheduler:
     async def stop_job(self, names: tuple[str, ...], deadline: datetime) -> Reply:
         if not names:
             return Reply(answer=Answer.DONE)
-        return await self._call(guard.of_job(names, deadline, self.command_seconds))
+        reply = await self._call(guard.of_job(names, deadline, self.command_seconds))
+        if reply.answer is Answer.REFUSED:  # of one job among several: the others may have been stopped
+            return Reply(answer=Answer.UNKNOWN, text=reply.text)
+        return reply
 
     async def _on(self, target: Target, deadline: datetime, act: str) -> Reply:
         object = object_of(target.id)
