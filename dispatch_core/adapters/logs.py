@@ -36,26 +36,28 @@ async def written(
     """What a run has written: its standard output, then a standard error of its own.
 
     `last_lines`: only so many of each. `follow`: also what it writes from then on, as it comes, until it has ended;
-    read every so many seconds. Raises SchedulerUnavailable."""
+    read every so many seconds, and again where the scheduler did not answer. Raises SchedulerUnavailable, until it
+    follows."""
     streams = [_Stream(adapter, target, number, tell) for number in (1, 2)]
     for stream in streams:
         await stream.place(last_lines)
         while not stream.is_at_place and (data := await stream.more()):
             yield data
-    asked, over = -LOOK_SECONDS, not follow
-    while not over:
+    asked, over, silent = -LOOK_SECONDS, False, False
+    while follow:
         now = asyncio.get_running_loop().time()
-        if now - asked >= LOOK_SECONDS:
+        if not over and now - asked >= LOOK_SECONDS:
             asked, over = now, await _is_over(adapter, job, target)
-        behind = False
-        for stream in streams:
-            for _ in range(ROUND if over else 1):
-                if data := await stream.more():
+        try:
+            for stream in streams:
+                async for data in stream.new(ROUND if over else 1):
                     yield data
-                behind = len(data) == CHUNK
-                if not behind:
-                    break
-        if not (behind or over):
+            follow, silent = not over, False
+        except SchedulerUnavailable as error:
+            if not silent:
+                tell(f"{error}; the log is read again until it answers")
+            silent = True
+        if follow and not any(stream.is_behind for stream in streams):
             await asyncio.sleep(seconds)
 
 
@@ -70,6 +72,8 @@ class _Stream:
         self._adapter, self._target, self._number, self._tell = adapter, target, number, tell
         self._begin = 0
         self._size = 0
+        self.is_behind = False
+        """Whether there was more than was asked for the last time."""
         self._told: Log | None = None
 
     @property
@@ -91,6 +95,16 @@ class _Stream:
             return b""
         self._begin += len(data)
         return data
+
+    async def new(self, chunks: int) -> AsyncIterator[bytes]:
+        """What has come meanwhile, and at most so many chunks of it."""
+        self.is_behind = False
+        for _ in range(chunks):
+            if data := await self.more():
+                yield data
+            if len(data) < CHUNK:
+                return
+        self.is_behind = True
 
     async def _line_begins(self, last_lines: int) -> int:
         """Where the last lines begin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import time
@@ -17,10 +18,11 @@ from dispatch_core import places
 from dispatch_core.adapters import logs
 from dispatch_core.adapters.conformance.payloads import log
 from dispatch_core.adapters.conformance.rig import Case, expect_reply
-from dispatch_core.adapters.contract import Log, Target
+from dispatch_core.adapters.contract import Log, Piece, Target
 from dispatch_core.adapters.logs import written
 from dispatch_core.adapters.slurm.scheduler import SlurmScheduler
 from dispatch_core.adapters.slurm.transport import LocalTransport
+from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.plan import Secret, Spec
 from dispatch_core.record import Answer, State
 from tests.cli.conftest import Cli, cli, empty_store
@@ -87,9 +89,19 @@ async def test_the_notes_of_runs_in_other_files_are_no_bound(rig: SlurmRig) -> N
         (rig.folder / node).write_text(text)
     for run, node, begin in ((1, "a", 8), (2, "b", 0), (11, "a", 15)):
         (runs / f"n.{run}.out").write_text(f"{rig.folder}/{node}\n{begin}\n/dev/null\n0\n")
-    (runs / "n.3.out").write_text("half a note\n")
-    told = {run: await log(Case(rig), msgspec.structs.replace(target, run=run)) for run in (1, 2, 3, 11)}
-    assert told == {1: b"run 1, ", 2: b"run 2", 3: b"", 11: b"run 11"}
+    told = {run: await log(Case(rig), msgspec.structs.replace(target, run=run)) for run in (1, 2, 11)}
+    assert told == {1: b"run 1, ", 2: b"run 2", 11: b"run 11"}
+
+
+@pytest.mark.parametrize("lines", range(4))
+async def test_a_note_that_is_not_whole_is_none(rig: SlurmRig, lines: int) -> None:
+    runs, target = rig.folder / "home" / "runs", Target(id="1:dispatch-0123456789abcdef-1-1", name="n", run=1)
+    runs.mkdir(parents=True)
+    (rig.folder / "out").write_text("text")
+    note = (f"{rig.folder}/out\n", "0\n", f"{rig.folder}/out\n", "0\n")
+    (runs / "n.1.out").write_text("".join(note[:lines]))
+    adapter = Case(rig).adapter
+    assert [(await adapter.read_log(target, stream, 0, 10)).log for stream in (1, 2)] == [Log.NOT_BEGUN] * 2
 
 
 # --- followed
@@ -126,6 +138,22 @@ async def test_it_is_followed_as_it_is_written(rig: SlurmRig) -> None:
     assert bytes(shown) == b"begun\ndone\n" + b"".join(b"%d\n" % number for number in range(1, 100_001))
     assert await log(case, gated, last_lines=2) == b"99999\n100000\n"
     assert len(told) == 1
+
+
+async def test_a_silent_host_does_not_end_what_is_followed(rig: SlurmRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, target = await ran(rig, spec_of("echo begun"))
+    asked, read_log = itertools.count(), case.adapter.read_log
+
+    async def now_and_then(*piece: Any) -> Piece:
+        if next(asked) in (3, 4):
+            raise SchedulerUnavailable("no answer within 60 s")
+        return await read_log(*piece)
+
+    monkeypatch.setattr(case.adapter, "read_log", now_and_then)
+    told: list[str] = []
+    pieces = written(case.adapter, case.job, target, told.append, follow=True, seconds=0.1)
+    assert b"".join([piece async for piece in pieces]) == b"begun\n"
+    assert told == ["no answer within 60 s; the log is read again until it answers"]
 
 
 async def test_a_log_that_was_removed(rig: SlurmRig) -> None:

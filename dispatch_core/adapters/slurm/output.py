@@ -16,7 +16,7 @@ NOTE = """note() {
     out='' out_from='' err='' err_from=''
     [ -r "$1" ] || return 1
     { read -r out; read -r out_from; read -r err; read -r err_from; } <"$1"
-    case $out_from$err_from in '' | *[!0-9]*) return 1 ;; esac
+    case $out_from/$err_from in /* | */ | *[!0-9/]*) return 1 ;; esac
 }
 """
 """Reads what a run has noted: the paths of its two streams, and the size that each had when it began."""

@@ -254,7 +254,8 @@ if mkdir -p "$dispatch_directory/runs"; then
     (for dispatch_end in 1 2; do
         readlink "/proc/$$/fd/$dispatch_end"
         stat -L -c %s "/proc/$$/fd/$dispatch_end"
-    done) >"$dispatch_directory/runs/{name}.$DISPATCH_RUN.out"
+    done) >"$dispatch_directory/runs/{name}.$DISPATCH_RUN.new" &&
+        mv "$dispatch_directory/runs/{name}.$DISPATCH_RUN.new" "$dispatch_directory/runs/{name}.$DISPATCH_RUN.out"
 fi"""
 
 
