@@ -27,7 +27,7 @@ from dispatch_core.simulator.explained import Explained
 from dispatch_core.simulator.faults import Fault, Faults
 from dispatch_core.simulator.host import Connection
 from dispatch_core.simulator.laws import Judge, Violation, closing
-from dispatch_core.simulator.moments import Moments, asked_for
+from dispatch_core.simulator.moments import Moments, asked_for, disposes_as_asked
 from dispatch_core.simulator.payload import Payload
 from dispatch_core.simulator.profiles import draw_profile
 from dispatch_core.simulator.sweeping import SweepingSupervisor
@@ -312,7 +312,8 @@ class History:
         self.world.clock.at(self.world.now + 5.0, self._begin_janitor)
 
     async def _answer(self, being: Being) -> None:
-        """When all is calm, a person answers what only a person can; after a while they have had enough."""
+        """When all is calm, a person answers what only a person can, whatever comes to mind; after a while they have
+        had enough, cancel the job, and do what the record still asks for."""
         client = Client(Database(self.world, being), "ann", now=self.world.host_now, fresh_id=self.world.fresh_id)
         answers = (Fault.RELEASE, Fault.RESOLVE, Fault.DISPOSE, Fault.CANCEL)
         patience = 0
@@ -333,7 +334,10 @@ class History:
             patience += 1
             answer = Fault.CANCEL if patience in (8, 16) else being.tape.among(answers[:3])
             try:
-                await asked_for(client, record, answer, being.tape)
+                if patience > 16:
+                    await disposes_as_asked(client, record)
+                else:
+                    await asked_for(client, record, answer, being.tape)
             except DispatchError:
                 continue
 

@@ -13,7 +13,7 @@ from typing import Any
 from dispatch_core.client import Client
 from dispatch_core.errors import DispatchError
 from dispatch_core.plan import Cause, End
-from dispatch_core.record import BEFORE_THE_RUN, Kind, Record, Result, State
+from dispatch_core.record import BEFORE_THE_RUN, Answer, Kind, Record, Result, State
 from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.faults import Fault
 from dispatch_core.simulator.profiles import PLAIN, Profile
@@ -356,3 +356,16 @@ async def asked_for(client: Client, shown: Record, fault: Fault, tape: Branch) -
         request = client.dispose(KEY, tape.among(foreign or attempts), revision=revision)
     await request
     return True
+
+
+async def disposes_as_asked(client: Client, shown: Record) -> None:
+    """What somebody does who reads what they were shown: dispose of the first thing that is still open."""
+    open_points = [o.id for o in shown.objects if o.foreign and not o.disposed]
+    made = {(o.submission, o.attempt) for o in shown.objects if not o.foreign}
+    for submission in shown.submissions:
+        for attempt in submission.attempts:
+            told = attempt.reply is not None and attempt.reply.answer in (Answer.REFUSED, Answer.LATE)
+            if not told and not attempt.disposed and (submission.number, attempt.number) not in made:
+                open_points.append(f"{submission.number}.{attempt.number}")
+    if open_points:
+        await client.dispose(KEY, open_points[0], revision=shown.revision)
