@@ -17,32 +17,13 @@ import msgspec
 from dispatch_core import supervisor as loop
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
 from dispatch_core.adapters.slurm.transport import LocalTransport
-from dispatch_core.errors import StoreUnavailable
 from dispatch_core.janitor import Janitor
-from dispatch_core.record import Record
-from dispatch_core.stores.contract import Store
 from dispatch_core.stores.sql import open_store
 from tests.slurm.stage import Short
+from tests.twin.supervising import attend_to_everything
 
 PERIOD_SECONDS = 1.0
 UP = "up"
-
-
-async def attend_to_everything(store: Store, adapter: Short) -> None:
-    """Every job of the store, whoever has it, without a lease."""
-    supervisor = loop.Supervisor(store, adapter, lease_seconds=None)
-    attended: dict[str, asyncio.Future[Record]] = {}
-    try:
-        while True:
-            with suppress(StoreUnavailable):
-                for listed in await store.jobs(settled=False):
-                    if listed.uid not in attended or attended[listed.uid].done():
-                        attended[listed.uid] = asyncio.ensure_future(supervisor.attend(listed.key, listed.uid))
-            await asyncio.sleep(PERIOD_SECONDS)
-    finally:
-        for work in attended.values():
-            work.cancel()
-        await asyncio.gather(*attended.values(), return_exceptions=True)
 
 
 async def supervise(url: str, settings: str, variables: str, kind: str) -> None:

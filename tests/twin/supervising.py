@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dispatch_core import supervisor as loop
+from dispatch_core.adapters.contract import Adapter
 from dispatch_core.adapters.local.scheduler import LocalScheduler, now
 from dispatch_core.errors import StoreUnavailable
 from dispatch_core.evidence import Bounds
@@ -49,7 +50,7 @@ def clock_of_host(file: Path) -> Callable[[], datetime]:
     return read
 
 
-async def attend_to_everything(store: Store, scheduler: LocalScheduler) -> None:
+async def attend_to_everything(store: Store, scheduler: Adapter) -> None:
     """Every job of the store, whoever has it, without a lease."""
     supervisor = loop.Supervisor(store, scheduler, lease_seconds=None)
     attended: dict[str, asyncio.Future[Record]] = {}
