@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from airflow_provider.detaching import is_left
 from dispatch_core.client import Client
 from dispatch_core.stores.contract import Store
 
@@ -29,9 +30,10 @@ ASK_SECONDS = 120.0
 
 
 async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: Mapping[str, Any]) -> bool:
-    """Commit a cancel where the task instance has ended before its job did; returns whether it stands."""
+    """Commit a cancel where the task instance has ended before its job did, unless it was to go on; returns whether it
+    stands."""
     record = await store.read(key, uid)
-    if record.outcome is not None:
+    if record.outcome is not None or await is_left(store, record):
         return False
     try:
         state = await asyncio.wait_for(asyncio.to_thread(task_state, instance), ASK_SECONDS)
