@@ -123,7 +123,7 @@ class DispatchTrigger(BaseTrigger):
                 payload["problem"] = str(gone)
                 break
             except (DispatchError, OSError) as hindrance:
-                self._warn(f"job {self.key} is unattended here, and left as it is meanwhile: {hindrance}")
+                self._warn(f"job {self.key} has nobody here, and is left as it is meanwhile: {hindrance}")
             hook.forget(self.dispatch_conn_id)
             clusters.forget(self.scheduler_conn_id)
             await asyncio.sleep(AGAIN_SECONDS[min(hindered, len(AGAIN_SECONDS) - 1)])
