@@ -345,7 +345,7 @@ class DispatchOperator(BaseOperator):
         try:
             event = self._waiting.run(trigger)
         except Ended:
-            self._end(context, trigger.key, trigger.uid)
+            asyncio.run(trigger.on_kill())  # Airflow leaves a worker 5 s after SIGTERM
             raise AirflowException(
                 f"this worker was told to end; job {trigger.key!r} goes on unless its task has ended, and Airflow's"
                 " next try finds it"

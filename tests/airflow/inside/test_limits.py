@@ -58,7 +58,8 @@ def test_a_later_execution_timeout_does_not_lengthen_the_wait(deployment: Deploy
 @pytest.mark.promise("A4")
 def test_a_job_that_was_left_runs_on_and_a_retry_waits_for_it_again(deployment: Deployment) -> None:
     ti, states = Try(max_tries=1), StateStore()
-    made = deployment.operator(f"until [ -e {deployment.folder}/go ]; do sleep 0.1; done", on_timeout="detach", **SOON)
+    script = f"until [ -e {deployment.folder}/go ]; do sleep 0.1; done"
+    made = deployment.operator(script, on_timeout="detach", retries=1, **SOON)
     with pytest.raises(JobDetachedForGood, match="goes on without it") as raised:
         carried_out(made, context(ti, states))
     assert isinstance(raised.value, AirflowFailException)
@@ -66,12 +67,13 @@ def test_a_job_that_was_left_runs_on_and_a_retry_waits_for_it_again(deployment: 
     assert ti.pushed["dispatch_result"]["outcome"] is None
     (record,) = deployment.records()
     assert (record.outcome, lines(deployment).count(LEFT)) == (None, 1)
-    again = deferred(deployment.operator(made.command[-1].split("; ", 1)[1]), context(Try(try_number=2), states))
+    second = context(Try(max_tries=1, try_number=2), states)
+    again = deferred(deployment.operator(script, retries=1), second)
     assert again.trigger.uid == record.uid
     assert lines(deployment)[-1] == BACK
     (deployment.folder / "go").touch()
     made.timeout = None
-    assert carried_out(made, context(Try(try_number=2), states))["outcome"] == "succeeded"
+    assert carried_out(made, second)["outcome"] == "succeeded"
     assert deployment.read_lines() == ["1 1 start"]
 
 

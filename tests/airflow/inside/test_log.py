@@ -1,6 +1,7 @@
 """What the log of a task says of its job: every commit once, what is in its way, and the end of the job's own log."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -81,8 +82,9 @@ def test_nothing_is_shown_where_a_secret_cannot_be_looked_up_any_more(deployment
 
 
 async def test_what_others_commit_is_told_once_and_a_hold_is_loud(
-    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+    deployment: Deployment, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     store = open_store(deployment.url)
     client = Client(store, "person ann")
     script = f"echo start >> {deployment.lines}"
@@ -110,8 +112,8 @@ async def test_what_others_commit_is_told_once_and_a_hold_is_loud(
     assert "the disk is full" in warned
     (lifted,) = (line for line in said.splitlines() if "hold 1 is lifted" in line)
     assert "(by person ann)" in lifted
-    for line in ("submission 1 is authorized", "the job has succeeded", "] settled"):
-        assert said.count(line) == 1, line
+    for line in ("submission 1 is authorized", "the job has succeeded", " settled"):
+        assert f"{said}{caplog.text}".count(line) == 1, line
 
 
 async def test_a_job_that_another_supervises_is_told_of_all_the_same(
