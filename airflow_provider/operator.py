@@ -185,11 +185,13 @@ class DispatchOperator(BaseOperator):
         context: Context,
         event: Mapping[str, Any] | None = None,
         *,
-        key: str,
-        uid: str,
+        key: str | None = None,
+        uid: str | None = None,
         until: float | None = None,
     ) -> Any:
         """Tell how the job ended, as its record says; wait again where it has no outcome."""
+        if key is None or uid is None:  # `dag.test()` passes the event on and nothing else
+            key, uid = (event or {})["key"], (event or {})["uid"]
         if event and "problem" in event:
             raise AirflowException(f"{event['problem']}; what became of the job is not known here")
 
