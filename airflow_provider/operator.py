@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError, TaskDeferralTimeout
 
 from airflow_provider import identity
 from airflow_provider.clusters import cluster
@@ -23,9 +24,11 @@ from airflow_provider.failures import failure
 from airflow_provider.hook import DEFAULT, settings
 from airflow_provider.secrets import read_secret
 from airflow_provider.submission import Wanted, plan_of_retries, result, submit
+from airflow_provider.tasks import Instance
 from airflow_provider.trigger import SETTLE_SECONDS, DispatchTrigger
+from dispatch_core.client import Client
 from dispatch_core.clusters import LOCAL
-from dispatch_core.errors import BadInput, StoreUnavailable
+from dispatch_core.errors import BadInput, NotFound, StoreUnavailable
 from dispatch_core.jobfile import read_plan, read_seconds, read_spec
 from dispatch_core.places import problems_of
 from dispatch_core.plan import Plan, Spec
@@ -157,6 +160,23 @@ class DispatchOperator(BaseOperator):
             self._defer_for(context, record)
         return self._conclude(record)
 
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> dict[str, Any]:
+        """As Airflow has it; a deferral that has timed out ends the job, unless another try is to come to it."""
+        try:
+            resumed: dict[str, Any] = super().resume_execution(next_method, next_kwargs, context)
+            return resumed
+        except TaskDeferralTimeout:
+            record = None
+            if context["ti"].try_number > context["ti"].max_tries:
+                record = self._cancelled(self._wanted(context), "its deferral has timed out in Airflow")
+            if record is None:
+                raise
+        if record.settled:
+            return self._conclude(record)
+        self._defer_for(context, record)
+
     def on_kill(self) -> None:
         """The worker is to end: a signal handler, which may interrupt anything, so it only leaves word."""
         self._killed = True
@@ -179,7 +199,9 @@ class DispatchOperator(BaseOperator):
             plan=derived if self.plan is None else self.plan,
             derived=self.plan is None,
             scheduler=self.scheduler_conn_id or self.scheduler,
-            who=f"airflow try {ti.try_number} (max_tries {ti.max_tries}, retries {self.retries}) {ti.id}",
+            who=Instance(ti.dag_id, ti.run_id, ti.task_id, _map_index(ti)).actor(
+                f"try {ti.try_number} (max_tries {ti.max_tries}, retries {self.retries}) {ti.id}"
+            ),
             stem=None if self.key else stem,
             generation=pin.generation,
         )
@@ -236,6 +258,17 @@ class DispatchOperator(BaseOperator):
         """The worker is being ended: if that is because the task has ended, so has the job."""
         instance = _instance(context)
         self._in_store(lambda store: cancel_if_ended(store, record.key, record.uid, "airflow worker", instance))
+
+    def _cancelled(self, wanted: Wanted, reason: str) -> Record | None:
+        """The record of the job once it is cancelled; None where it was never made."""
+
+        async def cancel(store: Store) -> Record | None:
+            with suppress(NotFound):
+                receipt = await Client(store, wanted.who).cancel(wanted.key, reason=reason)
+                return await store.read(receipt.key, receipt.uid)
+            return None
+
+        return self._in_store(cancel)
 
     def _defer_for(self, context: Context, record: Record) -> NoReturn:
         names = {"key": record.key, "uid": record.uid}

@@ -9,6 +9,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ from airflow_provider.secrets import secrets
 from airflow_provider.sites import Site, site
 from dispatch_core.client import Client
 from dispatch_core.errors import DispatchError, Displaced, NotFound, Owned
+from dispatch_core.reasons import LOUD
 from dispatch_core.record import Record
 from dispatch_core.supervisor import Supervisor
 
@@ -108,7 +110,7 @@ class DispatchTrigger(BaseTrigger):
                 payload["problem"] = str(gone)
                 break
             except (DispatchError, OSError) as hindrance:
-                self._tell(f"job {self.key} is left as it is meanwhile: {hindrance}")
+                self._tell(f"job {self.key} is left as it is meanwhile: {hindrance}", logging.WARNING)
             hook.forget(self.dispatch_conn_id)
             clusters.forget(self.scheduler_conn_id)
             await asyncio.sleep(AGAIN_SECONDS[min(hindered, len(AGAIN_SECONDS) - 1)])
@@ -146,7 +148,11 @@ class DispatchTrigger(BaseTrigger):
         except TimeoutError:
             if not bound.expired():
                 raise
-            self._tell(f"job {self.key} has its outcome; what is left of it is cleared away by `dispatch supervise`")
+            self._tell(
+                f"job {self.key} has its outcome; what is left of it is cleared away by `dispatch supervise` or the"
+                " janitor's task, and until then it is unattended",
+                logging.WARNING,
+            )
 
     async def _supervise(self, supervisor: Supervisor, *, until_outcome: bool = False) -> Record:
         """Run the supervisor; where another has the job, follow, and take over when it leaves."""
@@ -187,9 +193,10 @@ class DispatchTrigger(BaseTrigger):
     def _tell_wait(self, record: Record) -> None:
         """What the record says it waits for; what changes later is told by the supervisor that changes it."""
         if record.wait is not None:
-            self._tell(f"job {self.key} waits: {record.wait.text}")
+            level = logging.WARNING if record.wait.reason in LOUD else logging.INFO
+            self._tell(f"job {self.key} waits: {record.wait.text}", level)
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, text: str, level: int = logging.INFO) -> None:
         if text != self._told:
-            self.log.info(text)
+            self.log.log(level, text)
         self._told = text
