@@ -89,8 +89,5 @@ CHOICE = frozenset({Reason.HELD_BY_RULE, Reason.VANISHED, Reason.UNRECOGNIZED, R
 FOR_A_PERSON = CHOICE | {Reason.GONE, Reason.FOREIGN, Reason.UNMATCHED}
 """Waits that only a person ends."""
 
-LOUD = FOR_A_PERSON | {Reason.HELD}
-"""Waits that are told as warnings: nothing goes on until somebody says so."""
-
 WHILE_ALIVE = frozenset({Reason.FOREIGN, Reason.MOVED_BACK})
 """Waits about an object that is alive: seeing it alive once more answers nothing."""

@@ -28,7 +28,6 @@ from dispatch_core.guards import guard
 from dispatch_core.names import object_name
 from dispatch_core.next import decide, unreachable
 from dispatch_core.plan import Secret
-from dispatch_core.reasons import LOUD
 from dispatch_core.record import Answer, Call, Kind, Record, Reply, Submission
 from dispatch_core.stores.contract import Lease, Store
 from dispatch_core.story import story
@@ -249,10 +248,8 @@ class _Loop:
             lease=self.lease,
         )
         self.held = []
-        loud = record.wait is not None and record.wait.reason in LOUD
         for line in lines:
-            level = logging.WARNING if loud and line.startswith("waits: ") else logging.INFO
-            log.log(level, "%s (job %s)", line, read.key)  # the news first: engines cut long lines
+            log.info("%s (job %s)", line, read.key)  # the news first: engines cut long lines
         return record
 
     async def _commit_evidence(self, facts: Sequence[Evidence]) -> None:
