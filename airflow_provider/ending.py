@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -50,12 +50,23 @@ async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: 
 
 def task_state(instance: Mapping[str, Any]) -> str | None:
     """The state of a task instance's newest try; "removed" where there is none any more. It blocks."""
+    task_id, map_index = instance["task_id"], instance["map_index"]
+    states = run_states(instance["dag_id"], instance["run_id"], [task_id], map_index if map_index >= 0 else None)
+    return states.get((task_id, map_index), "removed")
+
+
+def run_states(
+    dag_id: str, run_id: str, task_ids: Sequence[str], map_index: int | None = None
+) -> dict[tuple[str, int], str | None]:
+    """The states of these tasks in one DAG run, by name and map index (-1: not mapped). It blocks."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    run_id, task_id, map_index = instance["run_id"], instance["task_id"], instance["map_index"]
-    states = RuntimeTaskInstance.get_task_states(
-        dag_id=instance["dag_id"], task_ids=[task_id], run_ids=[run_id], map_index=map_index
-    )
-    name = task_id if map_index < 0 else f"{task_id}_{map_index}"
-    state = states.get(run_id, {}).get(name, "removed")
-    return None if state is None else str(state)
+    found: dict[tuple[str, int], str | None] = {}
+    for task_id in task_ids:  # one at a time: asked together, `a` mapped at 1 and a task `a_1` have the same name
+        states = RuntimeTaskInstance.get_task_states(
+            dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
+        )
+        for name, state in states.get(run_id, {}).items():
+            rest = name.removeprefix(task_id)
+            found[task_id, int(rest[1:]) if rest else -1] = None if state is None else str(state)
+    return found

@@ -10,26 +10,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import jinja2
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout
 
 from airflow_provider import identity, pins
 from airflow_provider.clusters import cluster
 from airflow_provider.detaching import is_left
 from airflow_provider.ending import cancel_if_ended
 from airflow_provider.failures import detached, failure
-from airflow_provider.fields import fields, is_file, is_open, plan_of
+from airflow_provider.fields import fields, filled, is_file, is_open, plan_of, text
 from airflow_provider.hook import DEFAULT, settings
 from airflow_provider.secrets import read_secret
 from airflow_provider.submission import Wanted, plan_of_retries, result, submit
+from airflow_provider.tasks import Instance
 from airflow_provider.trigger import CANCEL, DETACH, LOG_LINES, OUTCOME, SETTLED, DispatchTrigger
 from airflow_provider.waiting import Ended, Waiting
+from dispatch_core.client import Client
 from dispatch_core.clusters import LOCAL
-from dispatch_core.errors import BadInput, StoreUnavailable
+from dispatch_core.errors import BadInput, NotFound, StoreUnavailable
 from dispatch_core.jobfile import read_seconds, read_spec
 from dispatch_core.places import problems_of
 from dispatch_core.plan import Plan, Spec
@@ -149,7 +151,7 @@ class DispatchOperator(BaseOperator):
         super().resolve_template_files()
         for name in ("spec", "plan"):
             if is_file(value := getattr(self, name)) and not is_open(value):
-                setattr(self, name, self._text(value))
+                setattr(self, name, text(self, value))
         self._judge_what_is_known()
 
     def execute(self, context: Context) -> Any:
@@ -208,6 +210,18 @@ class DispatchOperator(BaseOperator):
             return self._wait_for_job(context, record, until)
         return self._conclude(context, record)
 
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """As Airflow has it; a deferral that has timed out ends the job, unless another try is to come to it."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            record = None
+            if context["ti"].try_number > context["ti"].max_tries:
+                record = self._cancelled(self._wanted(context), "its deferral has timed out in Airflow")
+            if record is None:
+                raise
+        return self._conclude(context, record) if record.settled else self._wait_for_job(context, record, None)
+
     def on_kill(self) -> None:
         """The worker is to end: a signal handler, which may interrupt anything, so it only leaves word."""
         self._killed = True
@@ -240,16 +254,16 @@ class DispatchOperator(BaseOperator):
     def _wanted(self, context: Context) -> Wanted:
         ti = context["ti"]
         stem, pin = pins.stem(context), pins.pin(context, self.retries or 0)
-        plan = self._filled("plan", context)
+        plan = filled(self, "plan", context)
         derived = plan is None and self.retry_policy is None
-        told = f"generation {pin.generation}, max_tries {ti.max_tries}, retries {self.retries}"
+        told = f"try {ti.try_number}, generation {pin.generation}, max_tries {ti.max_tries}, retries {self.retries}"
         return Wanted(
             key=self.key or identity.key(stem, pin.generation),
-            spec=self._spec(self._filled("spec", context)),
+            spec=self._spec(filled(self, "spec", context)),
             plan=self._plan_of_retries() if derived else Plan() if plan is None else plan_of(plan),
             derived=derived,
             scheduler=self.scheduler_conn_id or self.scheduler,
-            who=f"airflow try {ti.try_number} ({told}) {ti.id}",
+            who=Instance(ti.dag_id, ti.run_id, ti.task_id, pins.map_index(ti)).actor(f"{told}, {ti.id}"),
             stem=None if self.key else stem,
             generation=pin.generation,
         )
@@ -275,22 +289,6 @@ class DispatchOperator(BaseOperator):
         if isinstance(told.get("command"), tuple):
             told["command"] = list(told["command"])
         return read_spec(told)
-
-    def _filled(self, name: str, context: Context) -> Any:
-        """spec or plan, read from the file that it names where a template said which."""
-        value = getattr(self, name)
-        return self.render_template(self._text(value), context) if is_file(value) else value
-
-    def _text(self, path: str) -> str:
-        env = self.get_template_env()
-        try:
-            if env.loader is None:
-                raise jinja2.TemplateNotFound(path)
-            return env.loader.get_source(env, path)[0]
-        except jinja2.TemplateNotFound:
-            raise BadInput(
-                f"task {self.task_id}: there is no file {path!r} beside the DAG, nor in its template_searchpath"
-            ) from None
 
     def _judge(self, wanted: Wanted) -> None:
         """Refuse what the cluster cannot launch. A cluster that is not defined here may be at Airflow's next try."""
@@ -323,6 +321,17 @@ class DispatchOperator(BaseOperator):
         """When this try stops waiting, in seconds since 1970."""
         limits = [read_seconds(limit) for limit in (self.timeout, self.execution_timeout) if limit is not None]
         return time.time() + min(limits) if limits else None
+
+    def _cancelled(self, wanted: Wanted, reason: str) -> Record | None:
+        """The record of the job once it is cancelled; None where it was never made."""
+
+        async def cancel(store: Store) -> Record | None:
+            with suppress(NotFound):
+                receipt = await Client(store, wanted.who).cancel(wanted.key, reason=reason)
+                return await store.read(receipt.key, receipt.uid)
+            return None
+
+        return self._in_store(cancel)
 
     def _wait_for_job(self, context: Context, record: Record, until: float | None) -> Any:
         trigger = self._trigger(context, record, wait_for=self.wait_for, log_lines=self.log_lines, until=until)

@@ -1,0 +1,139 @@
+"""The maintenance task: finds kills that were lost, and takes on the jobs that nobody supervises.
+
+One rule: it may run anywhere, beside anything and any number of times; it cancels nothing but what `lost` gives a
+reason for, and it supervises as everybody else does. It holds a worker for as long as it takes jobs on, which is
+bounded: what is left then runs on, and the next round takes it on again. `dispatch supervise` beside Airflow does the
+second half for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider import lost
+from airflow_provider.clusters import acluster
+from airflow_provider.hook import DEFAULT, settings
+from airflow_provider.secrets import secrets
+from dispatch_core.adapters.contract import Adapter
+from dispatch_core.clusters import LOCAL
+from dispatch_core.errors import DispatchError
+from dispatch_core.janitor import Janitor
+from dispatch_core.places import clusters, open_cluster
+from dispatch_core.status import is_unattended
+from dispatch_core.stores.contract import Store
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+ADOPT_SECONDS = 240.0
+LOOKING_SECONDS = 5.0
+"""How often it looks whether a job that it takes on waits for a person."""
+
+T = TypeVar("T")
+
+
+class DispatchJanitorOperator(BaseOperator):
+    """Cancels the jobs of tasks that have ended without a word to dispatch, then takes on what nobody supervises.
+
+    :param adopt_seconds: for how long, at most, it supervises such jobs; 0: it only finds lost kills. It ends earlier
+        when every one is settled, has somebody else, or waits for a person.
+    :param local: whether to take on jobs of the local scheduler too. Only where this worker and the triggerer share the
+        host: on another one the spool is empty, and the jobs would be taken for vanished.
+    :param scheduler_conn_ids: the connections of type `slurm_ssh` whose clusters are served, beside the clusters file.
+    :param dispatch_conn_id: the connection that says where the records are.
+
+    The task returns {"cancelled", "unattended", "unsettled"}: keys of the jobs that it cancelled, and of those that
+    nobody supervises, or that are not settled, when it ends.
+    """
+
+    template_fields: Sequence[str] = ("dispatch_conn_id",)
+    ui_color = "#d6e4f0"
+
+    def __init__(
+        self,
+        *,
+        adopt_seconds: float = ADOPT_SECONDS,
+        local: bool = False,
+        scheduler_conn_ids: Sequence[str] = (),
+        dispatch_conn_id: str = DEFAULT,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.adopt_seconds = adopt_seconds
+        self.local = local
+        self.scheduler_conn_ids = tuple(scheduler_conn_ids)
+        self.dispatch_conn_id = dispatch_conn_id
+
+    def execute(self, context: Context) -> dict[str, list[str]]:
+        """Look once, cancel what is to be cancelled, then supervise for a while."""
+        who = f"airflow janitor {context['ti'].id}"
+        cancelled = self._cancel_lost(who)
+        if self.adopt_seconds > 0:
+            asyncio.run(self._adopt())
+        return {"cancelled": cancelled, **asyncio.run(self._in_store(_what_is_left))}
+
+    def _cancel_lost(self, who: str) -> list[str]:
+        jobs = asyncio.run(self._in_store(lost.open_jobs))
+        wanted = lost.reasons(jobs, lost.ask_airflow(jobs))
+        self.log.info("%d jobs of tasks have no outcome; nobody wants %d of them", len(jobs), len(wanted))
+
+        async def cancel(store: Store) -> list[str]:
+            return [job.record.key for job, reason in wanted if await lost.cancel(store, job.record, who, reason)]
+
+        return asyncio.run(self._in_store(cancel))
+
+    async def _adopt(self) -> None:
+        """Supervise what nobody does, until nothing is left or the time is over."""
+        try:
+            async with asyncio.timeout(self.adopt_seconds) as bound, self._janitor() as janitor:
+                await janitor.run(once=True)
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            self.log.info("the time is over; what is left runs on, and the next round takes it on")
+
+    @asynccontextmanager
+    async def _janitor(self) -> AsyncIterator[Janitor]:
+        found = settings(self.dispatch_conn_id)
+        store = found.open_store()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(store.close)
+            adapters: dict[str, Adapter] = {}
+            for name in await self._schedulers(store):
+                try:
+                    conn_id = name if name in self.scheduler_conn_ids else None
+                    adapter = await asyncio.to_thread(open_cluster, await acluster(name, conn_id, found.spool))
+                except DispatchError as error:
+                    self.log.warning("cluster %s cannot be opened, and its jobs are left alone: %s", name, error)
+                    continue
+                stack.push_async_callback(adapter.close)
+                adapters[name] = adapter
+            yield Janitor(store, adapters, secrets=secrets, period_seconds=LOOKING_SECONDS)
+
+    async def _schedulers(self, store: Store) -> list[str]:
+        """The clusters to serve: those that are defined here, and those that unattended records name."""
+        unattended = [job.record for job in await store.jobs(settled=False) if is_unattended(job)]
+        names = {*clusters().named, *self.scheduler_conn_ids, *(record.scheduler for record in unattended if record)}
+        if not self.local and LOCAL in names:
+            self.log.warning("jobs of the local scheduler are left to their triggerers: local=True takes them on")
+        return sorted(names - {LOCAL}) + ([LOCAL] if self.local else [])
+
+    async def _in_store(self, work: Callable[[Store], Awaitable[T]]) -> T:
+        store = settings(self.dispatch_conn_id).open_store()
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+
+async def _what_is_left(store: Store) -> dict[str, list[str]]:
+    jobs = await store.jobs(settled=False)
+    return {
+        "unattended": sorted(job.key for job in jobs if is_unattended(job)),
+        "unsettled": sorted(job.key for job in jobs),
+    }
