@@ -168,7 +168,8 @@ def test_no_secret_is_in_any_row_log_or_message(airflow: Airflow) -> None:
     run = airflow.begin("marked")
     run.wait_until_it_runs()
     key = Fernet(airflow.settings["AIRFLOW__CORE__FERNET_KEY"])
-    kept = [key.decrypt(row["kwargs"]).decode() for row in airflow.rows("SELECT kwargs FROM trigger")]
+    rows = [row["kwargs"] for row in airflow.rows("SELECT kwargs FROM trigger")]
+    kept = [text if text.startswith("{") else key.decrypt(text).decode() for text in rows]
     assert any(run.job().record.uid in kwargs for kwargs in kept), "the trigger's row"
     tables = [row["name"] for row in airflow.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
     kept += [f"{table}: {row}" for table in tables for row in airflow.rows(f'SELECT * FROM "{table}"')]
