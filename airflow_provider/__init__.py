@@ -125,5 +125,6 @@ def get_provider_info() -> dict[str, object]:
                 "conn-fields": CLUSTER_FIELDS,
             },
         ],
+        "task-decorators": [{"name": "dispatch", "class-name": "airflow_provider.decorator.dispatch_task"}],
         "db-managers": ["airflow_provider.db.DispatchDBManager"],
     }

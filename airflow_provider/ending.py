@@ -13,11 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from airflow_provider.detaching import is_left
 from dispatch_core.client import Client
+from dispatch_core.errors import NotFound
+from dispatch_core.record import Record
 from dispatch_core.stores.contract import Store
 
 log = logging.getLogger(__name__)
@@ -29,9 +33,10 @@ ASK_SECONDS = 120.0
 
 
 async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: Mapping[str, Any]) -> bool:
-    """Commit a cancel where the task instance has ended before its job did; returns whether it stands."""
+    """Commit a cancel where the task instance has ended before its job did, unless it was to go on; returns whether it
+    stands."""
     record = await store.read(key, uid)
-    if record.outcome is not None:
+    if record.outcome is not None or await is_left(store, record):
         return False
     try:
         state = await asyncio.wait_for(asyncio.to_thread(task_state, instance), ASK_SECONDS)
@@ -44,6 +49,14 @@ async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: 
     receipt = await Client(store, who).cancel(key, uid=uid, reason=f"its task is {state} in Airflow")
     log.info("job %s has %s: its task is %s", key, receipt.result, state)
     return True
+
+
+async def cancelled(store: Store, key: str, who: str, reason: str) -> Record | None:
+    """The record of a job once it is cancelled, or has another outcome; None where there is no such job."""
+    with suppress(NotFound):
+        receipt = await Client(store, who).cancel(key, reason=reason)
+        return await store.read(receipt.key, receipt.uid)
+    return None
 
 
 def task_state(instance: Mapping[str, Any]) -> str | None:

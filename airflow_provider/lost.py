@@ -17,6 +17,7 @@ from typing import NamedTuple
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider import identity, tasks
+from airflow_provider.detaching import is_left
 from airflow_provider.ending import ENDED, run_states
 from airflow_provider.tasks import Instance
 from dispatch_core import ask
@@ -110,7 +111,10 @@ def _reason(job: Open, states: States, newest: Mapping[str, int]) -> str:
 
 
 async def cancel(store: Store, record: Record, who: str, reason: str) -> bool:
-    """Commit the cancel, unless the record has moved on since it was read; whether it was committed."""
+    """Commit the cancel, unless the job was left to run or has moved on since it was read; whether it was committed."""
+    if await is_left(store, record):
+        log.info("job %s goes on: its task has left it running, on purpose", record.key)
+        return False
     changed = ask.cancel(record, who, utc_now(), reason)
     try:
         await store.commit(changed, against=record.revision, commit=fresh_id(), actor=who, lines=story(record, changed))

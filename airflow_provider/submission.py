@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider import identity, tasks
+from airflow_provider import detaching, identity, tasks
 from airflow_provider.failures import JobChanged
 from dispatch_core.client import Client
 from dispatch_core.errors import Conflict, KeyTaken
@@ -81,10 +81,13 @@ async def submit(store: Store, wanted: Wanted) -> Record:
     if wanted.stem is None:
         record = await _come_to(client, record)
     try:
-        return await _clear_away(client, wanted) or record
+        older = await _clear_away(client, wanted)
     except JobChanged:
         await client.cancel(record.key, uid=record.uid, reason="its task was cleared in Airflow")
         raise
+    if older is None and record.revision > 1 and record.outcome is None:
+        await detaching.come_back(store, record, wanted.who)
+    return older or record
 
 
 async def _create(client: Client, wanted: Wanted) -> Record:
@@ -128,7 +131,9 @@ async def _clear_away(client: Client, wanted: Wanted) -> Record | None:
         if generation is None or generation == wanted.generation:
             continue
         if generation > wanted.generation:
-            raise JobChanged(f"this task was cleared, and job {job.key!r} is the one after that; this try does nothing")
+            raise JobChanged(
+                f"this task was cleared, or tried again, and has job {job.key!r} now: this try does nothing"
+            )
         if job.record is not None and not job.record.settled:
             await client.cancel(job.key, uid=job.uid, reason="its task was cleared in Airflow")
             unsettled = job.record

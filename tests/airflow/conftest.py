@@ -4,6 +4,7 @@ What is in `inside` runs in the environment that has Airflow, as one test here f
 Airflow: it is asked over HTTP, its database is read with SQL, and its programs are ended by pid.
 """
 
+import json
 import re
 import signal
 import time
@@ -126,6 +127,9 @@ class Listings(NamedTuple):
 class Airflow(ThrowawayAirflow):
     """The tests' Airflow: its jobs write to the folder `tests`, and wait there for a file."""
 
+    bait = ("bait-of-a-job-6f1d2a", "bait-of-a-connection-93be07")
+    """The passwords of the connections `vault`, which a job is given, and `dispatch_default`."""
+
     @property
     def clusters(self) -> Path:
         """The clusters file of all its programs; a test that needs a cluster writes it."""
@@ -137,6 +141,9 @@ class Airflow(ThrowawayAirflow):
         self.settings["DISPATCH_TEST_FOLDER"] = str(self.folder / "tests")
         self.settings["DISPATCH_CLUSTERS"] = str(self.clusters)
         self.settings["PYTHONPATH"] = str(HERE / "inspect")
+        self.settings["AIRFLOW_CONN_VAULT"] = json.dumps({"conn_type": "generic", "password": self.bait[0]})
+        records = json.loads(self.settings["AIRFLOW_CONN_DISPATCH_DEFAULT"])
+        self.settings["AIRFLOW_CONN_DISPATCH_DEFAULT"] = json.dumps({**records, "password": self.bait[1]})
 
     def begin(self, dag: str, mark: str = "") -> Run:
         """Start a run of a DAG whose job writes to files that begin with the mark."""

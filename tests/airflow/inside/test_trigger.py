@@ -125,16 +125,20 @@ async def test_a_triggerer_that_ends_leaves_the_job_running(deployment: Deployme
     assert deployment.read_lines() == ["1 1 start"]
 
 
-async def test_what_is_not_settled_within_the_bound_is_left(
-    deployment: Deployment, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.promise("P3")
+async def test_an_outcome_alone_is_told_at_once_and_the_rest_is_seen_to(deployment: Deployment) -> None:
     made = await submitted(deployment)
-    made.settle_seconds = 0.0
+    made.wait_for = "outcome"
     await fired(made)
     record = await read(deployment)
     assert record.outcome is not None
     assert not record.settled
-    assert "cleared away by `dispatch supervise`" in capsys.readouterr().out
+
+    async def is_settled() -> bool:
+        return (await read(deployment)).settled
+
+    await until(is_settled)
+    await until(lambda: _none_left())
 
 
 async def test_a_store_that_is_away_is_waited_for(
