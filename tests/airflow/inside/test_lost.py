@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,6 +278,21 @@ def test_a_cluster_that_is_not_defined_keeps_nobody_else_waiting(
     deployment.asked(elsewhere)
     deferred(deployment.operator(), context())
     assert janitor(adopt_seconds=30, local=True)["unattended"] == ["far"]
+
+
+def test_the_example_finds_a_lost_kill(deployment: Deployment, airflow_says: Callable[..., None]) -> None:
+    path = Path(__file__).parents[3] / "examples" / "airflow_janitor_dag.py"
+    spec = spec_from_file_location("example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (made,) = module.dag.tasks
+    assert isinstance(made, DispatchJanitorOperator)
+    airflow_says("failed")
+    deferred(deployment.operator(), context())
+    told = made.execute(context(Try()))
+    assert told["cancelled"] == told["unattended"] == [record.key for record in deployment.records()]
 
 
 def opened(monkeypatch: pytest.MonkeyPatch) -> None:
