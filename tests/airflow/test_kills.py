@@ -27,8 +27,8 @@ SETTLED_SECONDS = 150.0
 
 WHO = {
     "a trigger": r"airflow [0-9a-f-]{36} [0-9a-f]{8}",
-    "the next try": r"airflow task \S+, try 2 .*",
-    "the task's worker": r"airflow task \S+, try 1 .*",
+    "the next try": r"airflow task \S+, try 2\b.*",
+    "the task's worker": r"airflow task \S+, try 1\b.*",
     "the janitor": r"airflow janitor [0-9a-f-]{36}",
 }
 """How those who may cancel sign their commits."""

@@ -166,6 +166,20 @@ def test_a_job_that_several_wait_for_goes_on_until_all_have_ended(
     assert record.outcome.message == "its task is failed or success in Airflow"
 
 
+@pytest.mark.parametrize(("other", "cancelled"), [("deferred", False), ("up_for_retry", False), ("failed", True)])
+def test_a_kill_of_one_of_several_tasks_leaves_the_others_their_job(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, other: str, cancelled: bool
+) -> None:
+    states = {"train": "failed", "other": other}
+    monkeypatch.setattr(ending, "task_state", lambda instance: states[instance["task_id"]])
+    one, _ = (
+        deferred(deployment.operator("sleep 60", task_id=name, key="nightly"), context(Try(task_id=name)))
+        for name in ("train", "other")
+    )
+    asyncio.run(made_again(one.trigger).on_kill())
+    assert (deployment.records()[0].outcome is not None) is cancelled
+
+
 def test_a_job_that_somebody_else_made_goes_on(deployment: Deployment, airflow_says: Callable[..., None]) -> None:
     """A person, or Prefect, may wait for it as well."""
 
