@@ -13,12 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from airflow_provider import tasks
 from airflow_provider.detaching import is_left
 from dispatch_core.client import Client
+from dispatch_core.errors import NotFound
+from dispatch_core.record import Record
 from dispatch_core.stores.contract import Store
 
 log = logging.getLogger(__name__)
@@ -35,17 +39,43 @@ async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: 
     record = await store.read(key, uid)
     if record.outcome is not None or await is_left(store, record):
         return False
+    others = await _others(store, record, instance)
     try:
-        state = await asyncio.wait_for(asyncio.to_thread(task_state, instance), ASK_SECONDS)
+        states = await asyncio.wait_for(asyncio.to_thread(_states, [instance, *others]), ASK_SECONDS)
     except (AirflowRuntimeError, AttributeError, KeyError, OSError, RuntimeError) as error:
         log.warning("job %s goes on: Airflow did not say whether its task has ended (%s)", key, error)
         return False
+    state, *rest = states
     if state not in ENDED:
         log.info("job %s goes on: its task is %s", key, state or "without a state, as after a clear")
+        return False
+    if not ENDED.issuperset(rest):
+        log.info("job %s goes on: its task is %s, and another one waits for it", key, state)
         return False
     receipt = await Client(store, who).cancel(key, uid=uid, reason=f"its task is {state} in Airflow")
     log.info("job %s has %s: its task is %s", key, receipt.result, state)
     return True
+
+
+async def cancelled(store: Store, key: str, who: str, reason: str) -> Record | None:
+    """The record of a job once it is cancelled, or has another outcome; None where there is no such job."""
+    with suppress(NotFound):
+        receipt = await Client(store, who).cancel(key, reason=reason)
+        return await store.read(receipt.key, receipt.uid)
+    return None
+
+
+async def _others(store: Store, record: Record, instance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The other task instances that wait for a job, which only one with a given key can have."""
+    if tasks.of_key(record.key) is not None:
+        return []
+    me = tuple(instance.get(name) for name in tasks.Instance._fields)
+    waiting = tasks.of_history(await store.history(record.key, record.uid))
+    return [other._asdict() for other in sorted(waiting) if other != me]
+
+
+def _states(instances: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    return [task_state(instance) for instance in instances]
 
 
 def task_state(instance: Mapping[str, Any]) -> str | None:

@@ -20,7 +20,7 @@ from airflow_provider.clusters import acluster
 from airflow_provider.hook import DEFAULT, settings
 from airflow_provider.secrets import secrets
 from dispatch_core.adapters.contract import Adapter
-from dispatch_core.clusters import LOCAL
+from dispatch_core.clusters import LocalCluster
 from dispatch_core.errors import DispatchError
 from dispatch_core.janitor import Janitor
 from dispatch_core.places import clusters, open_cluster
@@ -42,8 +42,8 @@ class DispatchJanitorOperator(BaseOperator):
 
     :param adopt_seconds: for how long, at most, it supervises such jobs; 0: it only finds lost kills. It ends earlier
         when every one is settled, has somebody else, or waits for a person.
-    :param local: whether to take on jobs of the local scheduler too. Only where this worker and the triggerer share the
-        host: on another one the spool is empty, and the jobs would be taken for vanished.
+    :param local: whether to take on jobs of local schedulers too. Only where this worker and the triggerer share the
+        host: on another one the spool is another one, and nothing of the jobs would be found in it.
     :param scheduler_conn_ids: the connections of type `slurm_ssh` whose clusters are served, beside the clusters file.
     :param dispatch_conn_id: the connection that says where the records are.
 
@@ -107,7 +107,11 @@ class DispatchJanitorOperator(BaseOperator):
             for name in await self._schedulers(store):
                 try:
                     conn_id = name if name in self.scheduler_conn_ids else None
-                    adapter = await asyncio.to_thread(open_cluster, await acluster(name, conn_id, found.spool))
+                    cluster = await acluster(name, conn_id, found.spool)
+                    if isinstance(cluster, LocalCluster) and not self.local:
+                        self.log.warning("jobs on %s are left to their triggerers: local=True takes them on", name)
+                        continue
+                    adapter = await asyncio.to_thread(open_cluster, cluster)
                 except DispatchError as error:
                     self.log.warning("cluster %s cannot be opened, and its jobs are left alone: %s", name, error)
                     continue
@@ -118,10 +122,7 @@ class DispatchJanitorOperator(BaseOperator):
     async def _schedulers(self, store: Store) -> list[str]:
         """The clusters to serve: those that are defined here, and those that unattended records name."""
         unattended = [job.record for job in await store.jobs(settled=False) if is_unattended(job)]
-        names = {*clusters().named, *self.scheduler_conn_ids, *(record.scheduler for record in unattended if record)}
-        if not self.local and LOCAL in names:
-            self.log.warning("jobs of the local scheduler are left to their triggerers: local=True takes them on")
-        return sorted(names - {LOCAL}) + ([LOCAL] if self.local else [])
+        return sorted({*clusters().named, *self.scheduler_conn_ids, *(job.scheduler for job in unattended if job)})
 
     async def _in_store(self, work: Callable[[Store], Awaitable[T]]) -> T:
         store = settings(self.dispatch_conn_id).open_store()

@@ -111,7 +111,10 @@ def _reason(job: Open, states: States, newest: Mapping[str, int]) -> str:
 
 
 async def cancel(store: Store, record: Record, who: str, reason: str) -> bool:
-    """Commit the cancel, unless the record has moved on since it was read; whether it was committed."""
+    """Commit the cancel, unless the job was left to run or has moved on since it was read; whether it was committed."""
+    if await is_left(store, record):
+        log.info("job %s goes on: its task has left it running, on purpose", record.key)
+        return False
     changed = ask.cancel(record, who, utc_now(), reason)
     try:
         await store.commit(changed, against=record.revision, commit=fresh_id(), actor=who, lines=story(record, changed))

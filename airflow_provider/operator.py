@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow_provider import identity, pins
 from airflow_provider.clusters import cluster
 from airflow_provider.detaching import is_left
-from airflow_provider.ending import cancel_if_ended
+from airflow_provider.ending import cancel_if_ended, cancelled
 from airflow_provider.failures import detached, failure
 from airflow_provider.fields import fields, filled, is_file, is_open, plan_of, text
 from airflow_provider.hook import DEFAULT, settings
@@ -29,9 +28,8 @@ from airflow_provider.submission import Wanted, plan_of_retries, result, submit
 from airflow_provider.tasks import Instance
 from airflow_provider.trigger import CANCEL, DETACH, LOG_LINES, OUTCOME, SETTLED, DispatchTrigger
 from airflow_provider.waiting import Ended, Waiting
-from dispatch_core.client import Client
 from dispatch_core.clusters import LOCAL
-from dispatch_core.errors import BadInput, NotFound, StoreUnavailable
+from dispatch_core.errors import BadInput, StoreUnavailable
 from dispatch_core.jobfile import read_seconds, read_spec
 from dispatch_core.places import problems_of
 from dispatch_core.plan import Plan, Spec
@@ -215,9 +213,11 @@ class DispatchOperator(BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
-            record = None
-            if context["ti"].try_number > context["ti"].max_tries:
-                record = self._cancelled(self._wanted(context), "its deferral has timed out in Airflow")
+            if context["ti"].try_number <= context["ti"].max_tries:
+                raise
+            wanted = self._wanted(context)
+            reason = "its deferral has timed out in Airflow"
+            record = self._in_store(lambda store: cancelled(store, wanted.key, wanted.who, reason))
             if record is None:
                 raise
         return self._conclude(context, record) if record.settled else self._wait_for_job(context, record, None)
@@ -256,14 +256,14 @@ class DispatchOperator(BaseOperator):
         stem, pin = pins.stem(context), pins.pin(context, self.retries or 0)
         plan = filled(self, "plan", context)
         derived = plan is None and self.retry_policy is None
-        told = f"try {ti.try_number}, generation {pin.generation}, max_tries {ti.max_tries}, retries {self.retries}"
+        told = f"generation {pin.generation}, max_tries {ti.max_tries}, retries {self.retries}"
         return Wanted(
             key=self.key or identity.key(stem, pin.generation),
             spec=self._spec(filled(self, "spec", context)),
             plan=self._plan_of_retries() if derived else Plan() if plan is None else plan_of(plan),
             derived=derived,
             scheduler=self.scheduler_conn_id or self.scheduler,
-            who=Instance(ti.dag_id, ti.run_id, ti.task_id, pins.map_index(ti)).actor(f"{told}, {ti.id}"),
+            who=Instance(**pins.place(context)).actor(f"try {ti.try_number} ({told}) {ti.id}"),
             stem=None if self.key else stem,
             generation=pin.generation,
         )
@@ -321,17 +321,6 @@ class DispatchOperator(BaseOperator):
         """When this try stops waiting, in seconds since 1970."""
         limits = [read_seconds(limit) for limit in (self.timeout, self.execution_timeout) if limit is not None]
         return time.time() + min(limits) if limits else None
-
-    def _cancelled(self, wanted: Wanted, reason: str) -> Record | None:
-        """The record of the job once it is cancelled; None where it was never made."""
-
-        async def cancel(store: Store) -> Record | None:
-            with suppress(NotFound):
-                receipt = await Client(store, wanted.who).cancel(wanted.key, reason=reason)
-                return await store.read(receipt.key, receipt.uid)
-            return None
-
-        return self._in_store(cancel)
 
     def _wait_for_job(self, context: Context, record: Record, until: float | None) -> Any:
         trigger = self._trigger(context, record, wait_for=self.wait_for, log_lines=self.log_lines, until=until)

@@ -58,9 +58,13 @@ def pin_next(context: Context, retries: int, key: str) -> None:
 
 def instance(context: Context) -> dict[str, Any]:
     """What a trigger has to know of the try that deferred to it."""
+    return {**place(context), "ti_id": str(context["ti"].id)}
+
+
+def place(context: Context) -> dict[str, Any]:
+    """Which task instance it is, whatever its tries."""
     ti = context["ti"]
-    names = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id}
-    return {**names, "map_index": map_index(ti), "ti_id": str(ti.id)}
+    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index(ti)}
 
 
 def map_index(ti: Any) -> int:

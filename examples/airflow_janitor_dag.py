@@ -17,5 +17,5 @@ with DAG(
     catchup=False,
     max_active_runs=1,
 ) as dag:
-    # The local scheduler's jobs are taken on only where this worker and the triggerer share a host: local=True.
-    DispatchJanitorOperator(task_id="janitor", adopt_seconds=240, retries=0)
+    # Jobs of the local scheduler are taken on only with local=True, where this worker and the triggerer share a host.
+    DispatchJanitorOperator(task_id="janitor", adopt_seconds=240)

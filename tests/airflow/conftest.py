@@ -208,7 +208,7 @@ def dags() -> list[Path]:
     examples = HERE.parents[1] / "examples"
     return [
         *(HERE / "dags" / name for name in ("jobs.py", "kills.py")),
-        *(examples / name for name in ("slurm_dag.py", "airflow_janitor_dag.py")),
+        examples / "slurm_dag.py",
     ]
 
 

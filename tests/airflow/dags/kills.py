@@ -10,6 +10,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
+from airflow_provider.janitor import DispatchJanitorOperator
 from airflow_provider.operator import DispatchOperator
 
 FOLDER = os.environ.get("DISPATCH_TEST_FOLDER", "/nowhere")
@@ -66,7 +67,7 @@ with DAG("kills", schedule=None, params={"mark": "kills"}):
 with DAG("kills_named", schedule=None, params={"mark": "kills_named"}):
     DispatchOperator(**JOB, key="named/{{ params.mark }}")
 
-with DAG("kills_in_time", schedule=None, params={"mark": "kills_in_time"}, dagrun_timeout=timedelta(seconds=40)):
+with DAG("kills_in_time", schedule=None, params={"mark": "kills_in_time"}, dagrun_timeout=timedelta(seconds=60)):
     DispatchOperator(**JOB)
 
 with DAG("kills_deferral", schedule=None, params={"mark": "kills_deferral"}):
@@ -74,3 +75,6 @@ with DAG("kills_deferral", schedule=None, params={"mark": "kills_deferral"}):
 
 with DAG("kills_twice", schedule=None, params={"mark": "kills_twice"}):
     BeginsTwice(**JOB, retries=1, retry_delay=timedelta(seconds=1))
+
+with DAG("kills_janitor", schedule=None):
+    DispatchJanitorOperator(task_id="janitor", adopt_seconds=60, local=True)

@@ -50,9 +50,12 @@ def test_none_where_none_is_asked_for(deployment: Deployment, told: Any) -> None
 
 
 def test_it_is_bounded(deployment: Deployment, told: Any) -> None:
-    carried_out(deployment.operator("head -c 3000000 /dev/zero | tr '\\0' x; printf 'end'"), context())
-    (line,) = (line for line in told() if line.endswith("xend"))
-    assert len(line) == LONGEST_LINE
+    script = "head -c 3000000 /dev/zero | tr '\\0' x; printf 'end'; (head -c 9000 /dev/zero | tr '\\0' y; echo) >&2"
+    carried_out(deployment.operator(script), context())
+    said = told()
+    (end,) = (line for line in said if line.endswith("xend"))
+    (begin,) = (line for line in said if line.startswith("yyy"))
+    assert (len(end), len(begin)) == (LONGEST_LINE, LONGEST_LINE)
 
 
 def test_a_job_that_never_ran_has_none(deployment: Deployment, told: Any) -> None:

@@ -56,6 +56,14 @@ def test_a_job_from_its_submission_to_its_result(deployment: Deployment) -> None
 
 
 @pytest.mark.promise("A4")
+def test_which_try_it_was_is_in_the_records_history(deployment: Deployment) -> None:
+    ti = Try(try_number=3, max_tries=4)
+    deferred(deployment.operator(retries=2), context(ti, StateStore()))
+    (created,) = deployment.asked(lambda store: store.history(KEY[:-1] + "2"))
+    assert f"try 3 (generation 2, max_tries 4, retries 2) {ti.id}" in created.actor
+
+
+@pytest.mark.promise("A4")
 def test_retries_become_one_rule_and_the_jobs_end_is_final_for_airflow(deployment: Deployment) -> None:
     made = deployment.operator("exit 3", retries=1, retry_delay=timedelta(seconds=0.2))
     with pytest.raises(JobFailedForGood, match="exit code 3; by dispatch:default, after 2 submissions") as raised:
