@@ -103,6 +103,7 @@ def get_provider_info() -> dict[str, object]:
             }
         ],
         "triggers": [{"integration-name": INTEGRATION, "python-modules": ["airflow_provider.trigger"]}],
+        "task-decorators": [{"name": "dispatch", "class-name": "airflow_provider.decorator.dispatch_task"}],
         "hooks": [
             {"integration-name": INTEGRATION, "python-modules": ["airflow_provider.hook", "airflow_provider.clusters"]}
         ],
@@ -130,6 +131,5 @@ def get_provider_info() -> dict[str, object]:
                 "conn-fields": CLUSTER_FIELDS,
             },
         ],
-        "task-decorators": [{"name": "dispatch", "class-name": "airflow_provider.decorator.dispatch_task"}],
         "db-managers": ["airflow_provider.db.DispatchDBManager"],
     }

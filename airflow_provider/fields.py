@@ -7,11 +7,16 @@ task, is judged once it is filled in, before anything is written. Names and valu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import jinja2
 
 from dispatch_core.errors import BadInput
 from dispatch_core.jobfile import read_fields, read_plan
 from dispatch_core.plan import Plan
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
 
 EXTENSIONS = (".yaml", ".yml")
 """How a text ends that names a file; any other text is YAML itself."""
@@ -48,3 +53,22 @@ def fields(value: Mapping[str, Any] | str, name: str) -> dict[str, Any]:
 def plan_of(value: Plan | Mapping[str, Any] | str) -> Plan:
     """The recovery rules. Raises BadInput."""
     return value if isinstance(value, Plan) else read_plan(fields(value, "plan"))
+
+
+def filled(operator: BaseOperator, name: str, context: Context) -> Any:
+    """spec or plan of an operator, read from the file that it names where a template said which. Raises BadInput."""
+    value = getattr(operator, name)
+    return operator.render_template(text(operator, value), context) if is_file(value) else value
+
+
+def text(operator: BaseOperator, path: str) -> str:
+    """What stands in a file that an operator names. Raises BadInput."""
+    env = operator.get_template_env()
+    try:
+        if env.loader is None:
+            raise jinja2.TemplateNotFound(path)
+        return env.loader.get_source(env, path)[0]
+    except jinja2.TemplateNotFound:
+        raise BadInput(
+            f"task {operator.task_id}: there is no file {path!r} beside the DAG, nor in its template_searchpath"
+        ) from None

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import jinja2
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout
 
@@ -22,7 +21,7 @@ from airflow_provider.clusters import cluster
 from airflow_provider.detaching import is_left
 from airflow_provider.ending import cancel_if_ended, cancelled
 from airflow_provider.failures import detached, failure
-from airflow_provider.fields import fields, is_file, is_open, plan_of
+from airflow_provider.fields import fields, filled, is_file, is_open, plan_of, text
 from airflow_provider.hook import DEFAULT, settings
 from airflow_provider.secrets import read_secret
 from airflow_provider.submission import Wanted, plan_of_retries, result, submit
@@ -150,7 +149,7 @@ class DispatchOperator(BaseOperator):
         super().resolve_template_files()
         for name in ("spec", "plan"):
             if is_file(value := getattr(self, name)) and not is_open(value):
-                setattr(self, name, self._text(value))
+                setattr(self, name, text(self, value))
         self._judge_what_is_known()
 
     def execute(self, context: Context) -> Any:
@@ -216,8 +215,7 @@ class DispatchOperator(BaseOperator):
         except TaskDeferralTimeout:
             if context["ti"].try_number <= context["ti"].max_tries:
                 raise
-            wanted = self._wanted(context)
-            reason = "its deferral has timed out in Airflow"
+            wanted, reason = self._wanted(context), "its deferral has timed out in Airflow"
             record = self._in_store(lambda store: cancelled(store, wanted.key, wanted.who, reason))
             if record is None:
                 raise
@@ -255,16 +253,16 @@ class DispatchOperator(BaseOperator):
     def _wanted(self, context: Context) -> Wanted:
         ti = context["ti"]
         stem, pin = pins.stem(context), pins.pin(context, self.retries or 0)
-        plan = self._filled("plan", context)
+        plan = filled(self, "plan", context)
         derived = plan is None and self.retry_policy is None
-        told = f"generation {pin.generation}, max_tries {ti.max_tries}, retries {self.retries}"
+        told = f"try {ti.try_number}, generation {pin.generation}, max_tries {ti.max_tries}, retries {self.retries}"
         return Wanted(
             key=self.key or identity.key(stem, pin.generation),
-            spec=self._spec(self._filled("spec", context)),
+            spec=self._spec(filled(self, "spec", context)),
             plan=self._plan_of_retries() if derived else Plan() if plan is None else plan_of(plan),
             derived=derived,
             scheduler=self.scheduler_conn_id or self.scheduler,
-            who=Instance(**pins.place(context)).actor(f"try {ti.try_number} ({told}) {ti.id}"),
+            who=Instance(**pins.place(context)).actor(f"{told}, {ti.id}"),
             stem=None if self.key else stem,
             generation=pin.generation,
         )
@@ -290,22 +288,6 @@ class DispatchOperator(BaseOperator):
         if isinstance(told.get("command"), tuple):
             told["command"] = list(told["command"])
         return read_spec(told)
-
-    def _filled(self, name: str, context: Context) -> Any:
-        """spec or plan, read from the file that it names where a template said which."""
-        value = getattr(self, name)
-        return self.render_template(self._text(value), context) if is_file(value) else value
-
-    def _text(self, path: str) -> str:
-        env = self.get_template_env()
-        try:
-            if env.loader is None:
-                raise jinja2.TemplateNotFound(path)
-            return env.loader.get_source(env, path)[0]
-        except jinja2.TemplateNotFound:
-            raise BadInput(
-                f"task {self.task_id}: there is no file {path!r} beside the DAG, nor in its template_searchpath"
-            ) from None
 
     def _judge(self, wanted: Wanted) -> None:
         """Refuse what the cluster cannot launch. A cluster that is not defined here may be at Airflow's next try."""

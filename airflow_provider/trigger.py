@@ -9,6 +9,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -123,7 +124,7 @@ class DispatchTrigger(BaseTrigger):
                 payload["problem"] = str(gone)
                 break
             except (DispatchError, OSError) as hindrance:
-                self._warn(f"job {self.key} has nobody here, and is left as it is meanwhile: {hindrance}")
+                self._tell(f"job {self.key} is left as it is meanwhile: {hindrance}", logging.WARNING)
             hook.forget(self.dispatch_conn_id)
             clusters.forget(self.scheduler_conn_id)
             await asyncio.sleep(AGAIN_SECONDS[min(hindered, len(AGAIN_SECONDS) - 1)])
@@ -169,7 +170,11 @@ class DispatchTrigger(BaseTrigger):
             self._tell(f"job {self.key} has its outcome, and is not waited for until it is settled")
         elif self.on_timeout == DETACH:
             await detaching.leave(place.store, record, self.name)
-            self._warn(f"job {self.key} goes on and is not waited for any more; `dispatch supervise` sees to it")
+            self._tell(
+                f"job {self.key} goes on and is not waited for any more: it is unattended until `dispatch supervise` or"
+                " the janitor's task takes it on",
+                logging.WARNING,
+            )
         else:
             await Client(place.store, self.name).cancel(
                 self.key, uid=self.uid, reason="the timeout of its task is over"
@@ -229,12 +234,7 @@ class DispatchTrigger(BaseTrigger):
         work.add_done_callback(_ending.discard)
         return work
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, text: str, level: int = logging.INFO) -> None:
         if text != self._told:
-            self.log.info(text)
-        self._told = text
-
-    def _warn(self, text: str) -> None:
-        if text != self._told:
-            self.log.warning(text)
+            self.log.log(level, text)
         self._told = text
