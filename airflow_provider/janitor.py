@@ -24,8 +24,10 @@ from dispatch_core.clusters import LocalCluster
 from dispatch_core.errors import DispatchError
 from dispatch_core.janitor import Janitor
 from dispatch_core.places import clusters, open_cluster
+from dispatch_core.reasons import FOR_A_PERSON
+from dispatch_core.record import Record
 from dispatch_core.status import is_unattended
-from dispatch_core.stores.contract import Store
+from dispatch_core.stores.contract import Listed, Store
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -74,37 +76,45 @@ class DispatchJanitorOperator(BaseOperator):
         who = f"airflow janitor {context['ti'].id}"
         cancelled = self._cancel_lost(who)
         if self.adopt_seconds > 0:
-            asyncio.run(self._adopt())
-        return {"cancelled": cancelled, **asyncio.run(self._in_store(_what_is_left))}
+            asyncio.run(self._adopt(cancelled))
+        return {
+            "cancelled": [record.key for record in cancelled],
+            **asyncio.run(self._in_store(_what_is_left)),
+        }
 
-    def _cancel_lost(self, who: str) -> list[str]:
+    def _cancel_lost(self, who: str) -> list[Record]:
         jobs = asyncio.run(self._in_store(lost.open_jobs))
         wanted = lost.reasons(jobs, lost.ask_airflow(jobs))
         self.log.info("%d jobs of tasks have no outcome; nobody wants %d of them", len(jobs), len(wanted))
 
-        async def cancel(store: Store) -> list[str]:
-            return [job.record.key for job, reason in wanted if await lost.cancel(store, job.record, who, reason)]
+        async def cancel(store: Store) -> list[Record]:
+            return [job.record for job, reason in wanted if await lost.cancel(store, job.record, who, reason)]
 
         return asyncio.run(self._in_store(cancel))
 
-    async def _adopt(self) -> None:
-        """Supervise what nobody does, until nothing is left or the time is over."""
+    async def _adopt(self, cancelled: list[Record]) -> None:
+        """Supervise what nobody does, until nothing is left or the time is over. What was cancelled here is waited for:
+        a triggerer that was lost with it still has its lease."""
         try:
-            async with asyncio.timeout(self.adopt_seconds) as bound, self._janitor() as janitor:
+            async with asyncio.timeout(self.adopt_seconds) as bound, self._janitor(cancelled) as janitor:
+                mine = frozenset(record.uid for record in cancelled if record.scheduler in janitor.adapters)
                 await janitor.run(once=True)
+                while any(map(_is_under_way, await janitor.store.jobs(settled=False, uids=mine))):
+                    await asyncio.sleep(LOOKING_SECONDS)
+                    await janitor.run(once=True)
         except TimeoutError:
             if not bound.expired():
                 raise
             self.log.info("the time is over; what is left runs on, and the next round takes it on")
 
     @asynccontextmanager
-    async def _janitor(self) -> AsyncIterator[Janitor]:
+    async def _janitor(self, cancelled: list[Record]) -> AsyncIterator[Janitor]:
         found = settings(self.dispatch_conn_id)
         store = found.open_store()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(store.close)
             adapters: dict[str, Adapter] = {}
-            for name in await self._schedulers(store):
+            for name in await self._schedulers(store, cancelled):
                 try:
                     conn_id = name if name in self.scheduler_conn_ids else None
                     cluster = await acluster(name, conn_id, found.spool)
@@ -119,10 +129,11 @@ class DispatchJanitorOperator(BaseOperator):
                 adapters[name] = adapter
             yield Janitor(store, adapters, secrets=secrets, period_seconds=LOOKING_SECONDS)
 
-    async def _schedulers(self, store: Store) -> list[str]:
-        """The clusters to serve: those that are defined here, and those that unattended records name."""
+    async def _schedulers(self, store: Store, cancelled: list[Record]) -> list[str]:
+        """The clusters to serve: those that are defined here, and those of what is to be supervised."""
         unattended = [job.record for job in await store.jobs(settled=False) if is_unattended(job)]
-        return sorted({*clusters().named, *self.scheduler_conn_ids, *(job.scheduler for job in unattended if job)})
+        named = {record.scheduler for record in (*cancelled, *unattended) if record is not None}
+        return sorted({*clusters().named, *self.scheduler_conn_ids, *named})
 
     async def _in_store(self, work: Callable[[Store], Awaitable[T]]) -> T:
         store = settings(self.dispatch_conn_id).open_store()
@@ -130,6 +141,12 @@ class DispatchJanitorOperator(BaseOperator):
             return await work(store)
         finally:
             await store.close()
+
+
+def _is_under_way(job: Listed) -> bool:
+    """Whether it will be settled without a person."""
+    wait = None if job.record is None else job.record.wait
+    return job.record is not None and (wait is None or wait.reason not in FOR_A_PERSON)
 
 
 async def _what_is_left(store: Store) -> dict[str, list[str]]:

@@ -47,12 +47,12 @@ class Open(NamedTuple):
 
 
 async def open_jobs(store: Store) -> list[Open]:
-    """Every job of a task of Airflow's that has no outcome, and was not left to run on by its task."""
+    """Every job of a task of Airflow's that has no outcome."""
     found = []
     for job in await store.jobs(settled=False):
         if job.record is None or job.record.outcome is not None:
             continue
-        if (whose := await _whose(store, job)) and not await is_left(store, job.record):
+        if whose := await _whose(store, job):
             found.append(Open(job.record, whose))
     return found
 

@@ -215,8 +215,7 @@ class DispatchOperator(BaseOperator):
         except TaskDeferralTimeout:
             if context["ti"].try_number <= context["ti"].max_tries:
                 raise
-            wanted = self._wanted(context)
-            reason = "its deferral has timed out in Airflow"
+            wanted, reason = self._wanted(context), "its deferral has timed out in Airflow"
             record = self._in_store(lambda store: cancelled(store, wanted.key, wanted.who, reason))
             if record is None:
                 raise
@@ -256,14 +255,14 @@ class DispatchOperator(BaseOperator):
         stem, pin = pins.stem(context), pins.pin(context, self.retries or 0)
         plan = filled(self, "plan", context)
         derived = plan is None and self.retry_policy is None
-        told = f"generation {pin.generation}, max_tries {ti.max_tries}, retries {self.retries}"
+        told = f"try {ti.try_number}, generation {pin.generation}, max_tries {ti.max_tries}, retries {self.retries}"
         return Wanted(
             key=self.key or identity.key(stem, pin.generation),
             spec=self._spec(filled(self, "spec", context)),
             plan=self._plan_of_retries() if derived else Plan() if plan is None else plan_of(plan),
             derived=derived,
             scheduler=self.scheduler_conn_id or self.scheduler,
-            who=Instance(**pins.place(context)).actor(f"try {ti.try_number} ({told}) {ti.id}"),
+            who=Instance(**pins.place(context)).actor(f"{told}, {ti.id}"),
             stem=None if self.key else stem,
             generation=pin.generation,
         )

@@ -44,6 +44,8 @@ class DefersForSeconds(DispatchOperator):
 class BeginsTwice(DispatchOperator):
     """Its first try says who it is once it knows what it wants, and submits that when it is told to."""
 
+    first = False
+
     def execute(self, context):
         self.first = context["ti"].try_number == 1
         return super().execute(context)

@@ -255,6 +255,21 @@ def test_what_nobody_supervises_is_taken_on(
     assert deployment.records()[0].settled
 
 
+@pytest.mark.promise("A5")
+def test_what_it_cancels_is_seen_to_its_end_although_a_lost_triggerer_has_a_lease_on_it(
+    deployment: Deployment, airflow_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(monkeypatch)
+    monkeypatch.setattr("airflow_provider.janitor.LOOKING_SECONDS", 0.5)
+    airflow_says("failed")
+    deferred(deployment.operator(), context())
+    (record,) = deployment.records()
+    deployment.asked(lambda store: store.acquire(record, "a triggerer that is gone", 4.0))
+    told = janitor(adopt_seconds=60, local=True)
+    assert told == {"cancelled": [record.key], "unattended": [], "unsettled": []}
+    assert deployment.read_lines() == []
+
+
 def test_a_job_that_lasts_is_left_when_the_time_is_over(
     deployment: Deployment, airflow_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

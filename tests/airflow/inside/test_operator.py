@@ -60,7 +60,7 @@ def test_which_try_it_was_is_in_the_records_history(deployment: Deployment) -> N
     ti = Try(try_number=3, max_tries=4)
     deferred(deployment.operator(retries=2), context(ti, StateStore()))
     (created,) = deployment.asked(lambda store: store.history(KEY[:-1] + "2"))
-    assert f"try 3 (generation 2, max_tries 4, retries 2) {ti.id}" in created.actor
+    assert f"try 3, generation 2, max_tries 4, retries 2, {ti.id}" in created.actor
 
 
 @pytest.mark.promise("A4")
