@@ -96,8 +96,14 @@ def get_provider_info() -> dict[str, object]:
         "name": "Dispatch",
         "description": "Launches long external jobs, never twice, and keeps one durable record of each.",
         "integrations": [{"integration-name": INTEGRATION, "tags": ["service"]}],
-        "operators": [{"integration-name": INTEGRATION, "python-modules": ["airflow_provider.operator"]}],
+        "operators": [
+            {
+                "integration-name": INTEGRATION,
+                "python-modules": ["airflow_provider.operator", "airflow_provider.janitor"],
+            }
+        ],
         "triggers": [{"integration-name": INTEGRATION, "python-modules": ["airflow_provider.trigger"]}],
+        "task-decorators": [{"name": "dispatch", "class-name": "airflow_provider.decorator.dispatch_task"}],
         "hooks": [
             {"integration-name": INTEGRATION, "python-modules": ["airflow_provider.hook", "airflow_provider.clusters"]}
         ],

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from airflow_provider import tasks
+from airflow_provider.detaching import is_left
 from dispatch_core.client import Client
+from dispatch_core.errors import NotFound
+from dispatch_core.record import Record
 from dispatch_core.stores.contract import Store
 
 log = logging.getLogger(__name__)
@@ -29,31 +34,69 @@ ASK_SECONDS = 120.0
 
 
 async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: Mapping[str, Any]) -> bool:
-    """Commit a cancel where the task instance has ended before its job did; returns whether it stands."""
+    """Commit a cancel where the task instance has ended before its job did, unless it was to go on; returns whether it
+    stands."""
     record = await store.read(key, uid)
-    if record.outcome is not None:
+    if record.outcome is not None or await is_left(store, record):
         return False
+    others = await _others(store, record, instance)
     try:
-        state = await asyncio.wait_for(asyncio.to_thread(task_state, instance), ASK_SECONDS)
+        states = await asyncio.wait_for(asyncio.to_thread(_states, [instance, *others]), ASK_SECONDS)
     except (AirflowRuntimeError, AttributeError, KeyError, OSError, RuntimeError) as error:
         log.warning("job %s goes on: Airflow did not say whether its task has ended (%s)", key, error)
         return False
+    state, *rest = states
     if state not in ENDED:
         log.info("job %s goes on: its task is %s", key, state or "without a state, as after a clear")
+        return False
+    if not ENDED.issuperset(rest):
+        log.info("job %s goes on: its task is %s, and another one waits for it", key, state)
         return False
     receipt = await Client(store, who).cancel(key, uid=uid, reason=f"its task is {state} in Airflow")
     log.info("job %s has %s: its task is %s", key, receipt.result, state)
     return True
 
 
+async def cancelled(store: Store, key: str, who: str, reason: str) -> Record | None:
+    """The record of a job once it is cancelled, or has another outcome; None where there is no such job."""
+    with suppress(NotFound):
+        receipt = await Client(store, who).cancel(key, reason=reason)
+        return await store.read(receipt.key, receipt.uid)
+    return None
+
+
+async def _others(store: Store, record: Record, instance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The other task instances that wait for a job, which only one with a given key can have."""
+    if tasks.of_key(record.key) is not None:
+        return []
+    me = tuple(instance.get(name) for name in tasks.Instance._fields)
+    waiting = tasks.of_history(await store.history(record.key, record.uid))
+    return [other._asdict() for other in sorted(waiting) if other != me]
+
+
+def _states(instances: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    return [task_state(instance) for instance in instances]
+
+
 def task_state(instance: Mapping[str, Any]) -> str | None:
     """The state of a task instance's newest try; "removed" where there is none any more. It blocks."""
+    task_id, map_index = instance["task_id"], instance["map_index"]
+    states = run_states(instance["dag_id"], instance["run_id"], [task_id], map_index if map_index >= 0 else None)
+    return states.get((task_id, map_index), "removed")
+
+
+def run_states(
+    dag_id: str, run_id: str, task_ids: Sequence[str], map_index: int | None = None
+) -> dict[tuple[str, int], str | None]:
+    """The states of these tasks in one DAG run, by name and map index (-1: not mapped). It blocks."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    run_id, task_id, map_index = instance["run_id"], instance["task_id"], instance["map_index"]
-    states = RuntimeTaskInstance.get_task_states(
-        dag_id=instance["dag_id"], task_ids=[task_id], run_ids=[run_id], map_index=map_index
-    )
-    name = task_id if map_index < 0 else f"{task_id}_{map_index}"
-    state = states.get(run_id, {}).get(name, "removed")
-    return None if state is None else str(state)
+    found: dict[tuple[str, int], str | None] = {}
+    for task_id in task_ids:  # one at a time: asked together, `a` mapped at 1 and a task `a_1` have the same name
+        states = RuntimeTaskInstance.get_task_states(
+            dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
+        )
+        for name, state in states.get(run_id, {}).items():
+            rest = name.removeprefix(task_id)
+            found[task_id, int(rest[1:]) if rest else -1] = None if state is None else str(state)
+    return found

@@ -97,3 +97,8 @@ def pinned(pin: Pin | None, seen: Seen) -> Pin:
     edited = seen.retries != known.retries
     cleared = seen.max_tries != known.max_tries or (edited and seen.cleared != known.cleared)
     return Pin(max(counted, pin.generation + 1) if cleared else pin.generation, seen)
+
+
+def after(pin: Pin, generation: int) -> Pin:
+    """The pin once the job of this generation has failed and a retry policy may ask for another; twice is as once."""
+    return Pin(max(pin.generation, generation + 1), pin.seen)

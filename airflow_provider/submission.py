@@ -11,10 +11,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider import identity
+from airflow_provider import detaching, identity, tasks
 from airflow_provider.failures import JobChanged
 from dispatch_core.client import Client
-from dispatch_core.errors import KeyTaken
+from dispatch_core.errors import Conflict, KeyTaken
 from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, Spec, When
 from dispatch_core.record import Record
 from dispatch_core.status import runs_of
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 RETRIES = "airflow-retries"
 """The rule that `retries` becomes where no plan is given."""
+
+COME_TO = "another task waits for it as well"
 
 RETRIED = (
     Cause.EXIT,
@@ -76,11 +78,16 @@ async def submit(store: Store, wanted: Wanted) -> Record:
     if older is not None:
         return older
     record = await _create(client, wanted)
+    if wanted.stem is None:
+        record = await _come_to(client, record)
     try:
-        return await _clear_away(client, wanted) or record
+        older = await _clear_away(client, wanted)
     except JobChanged:
         await client.cancel(record.key, uid=record.uid, reason="its task was cleared in Airflow")
         raise
+    if older is None and record.revision > 1 and record.outcome is None:
+        await detaching.come_back(store, record, wanted.who)
+    return older or record
 
 
 async def _create(client: Client, wanted: Wanted) -> Record:
@@ -99,6 +106,21 @@ async def _create(client: Client, wanted: Wanted) -> Record:
         ) from taken
 
 
+async def _come_to(client: Client, record: Record) -> Record:
+    """Write down that this task too waits for a job with a given key, by a commit that changes nothing."""
+    me = tasks.of_actor(client.who)
+    while me is not None and record.outcome is None:
+        if me in tasks.of_history(await client.store.history(record.key, record.uid)):
+            break
+        try:
+            return await client.store.commit(
+                record, against=record.revision, commit=client.fresh_id(), actor=client.who, lines=(COME_TO,)
+            )
+        except Conflict:
+            record = await client.store.read(record.key, record.uid)
+    return record
+
+
 async def _clear_away(client: Client, wanted: Wanted) -> Record | None:
     """Cancel what is left of earlier generations; returns one of them that is not settled."""
     if wanted.stem is None:
@@ -109,7 +131,9 @@ async def _clear_away(client: Client, wanted: Wanted) -> Record | None:
         if generation is None or generation == wanted.generation:
             continue
         if generation > wanted.generation:
-            raise JobChanged(f"this task was cleared, and job {job.key!r} is the one after that; this try does nothing")
+            raise JobChanged(
+                f"this task was cleared, or tried again, and has job {job.key!r} now: this try does nothing"
+            )
         if job.record is not None and not job.record.settled:
             await client.cancel(job.key, uid=job.uid, reason="its task was cleared in Airflow")
             unsettled = job.record

@@ -9,6 +9,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -17,17 +18,24 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider import clusters, hook
+from airflow_provider import clusters, detaching, hook
 from airflow_provider.ending import cancel_if_ended
 from airflow_provider.hook import DEFAULT
 from airflow_provider.secrets import secrets
 from airflow_provider.sites import Site, site
+from airflow_provider.tail import tail
+from airflow_provider.telling import Telling
 from dispatch_core.client import Client
 from dispatch_core.errors import DispatchError, Displaced, NotFound, Owned
 from dispatch_core.record import Record
+from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Supervisor
 
-SETTLE_SECONDS = 120.0
+OUTCOME, SETTLED = "outcome", "settled"
+"""What a task may wait for."""
+CANCEL, DETACH = "cancel", "detach"
+"""What may become of a job whose task waits no longer."""
+LOG_LINES = 50
 
 DRAIN_SECONDS = 3.0
 """A triggerer that ends kills its triggers after 10 s; a step in flight, and giving the lease up, have 3 s each."""
@@ -39,19 +47,21 @@ KILL_SECONDS = 20.0
 """How long `on_kill` is waited for; Airflow would end it at 30. What it began goes on."""
 
 STOPPING_SECONDS = 600.0
-"""How long a killed task's job is seen to its end here; then it is the janitor's."""
+"""How long the job of a task that has ended is seen to its end here; then it is the janitor's."""
 
 _ending: set[asyncio.Task[None]] = set()
-"""What kill hooks began and did not see the end of, kept from being forgotten; the triggerer's end ends it."""
+"""What goes on without a trigger, kept from being forgotten: what kill hooks began, and jobs with an outcome that are
+not settled. The triggerer's end ends it."""
 
 
 class DispatchTrigger(BaseTrigger):
-    """Supervises the job with this key and uid until it has an outcome, and is settled or `settle_seconds` have passed.
+    """Supervises the job with this key and uid until it has an outcome, or is settled, as `wait_for` says.
 
     `scheduler_conn_id` is the connection that its cluster is reached by; None: the clusters file has it. `instance` is
-    the task instance that deferred: dag_id, run_id, task_id, map_index, and its uuid as ti_id. `until`,
-    in seconds since 1970: when the job is cancelled if it has no outcome; None: never. `settle_seconds` None waits for
-    as long as it takes. The event is {"key", "uid"}, with "problem" where the record is gone.
+    the task instance that deferred: dag_id, run_id, task_id, map_index, and its uuid as ti_id. `until`, in seconds
+    since 1970: when the task stops waiting; None: never. A job without an outcome is cancelled then, or left to run,
+    as `on_timeout` says. `log_lines`: as much of the end of the job's log is told. The event is {"key", "uid"}, with
+    "problem" where the record is gone.
     """
 
     def __init__(
@@ -62,8 +72,10 @@ class DispatchTrigger(BaseTrigger):
         dispatch_conn_id: str = DEFAULT,
         scheduler_conn_id: str | None = None,
         instance: dict[str, Any] | None = None,
-        settle_seconds: float | None = SETTLE_SECONDS,
+        wait_for: str = SETTLED,
         until: float | None = None,
+        on_timeout: str = CANCEL,
+        log_lines: int = LOG_LINES,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.key = key
@@ -71,8 +83,10 @@ class DispatchTrigger(BaseTrigger):
         self.dispatch_conn_id = dispatch_conn_id
         self.scheduler_conn_id = scheduler_conn_id
         self.instance = dict(instance or {})
-        self.settle_seconds = settle_seconds
+        self.wait_for = wait_for
         self.until = until
+        self.on_timeout = on_timeout
+        self.log_lines = log_lines
         # New for every run of the trigger: the same one in two triggerers is two supervisors.
         self.name = f"airflow {self.instance.get('ti_id', '')} {uuid.uuid4().hex[:8]}"
         self._fired = False
@@ -88,8 +102,10 @@ class DispatchTrigger(BaseTrigger):
                 "dispatch_conn_id": self.dispatch_conn_id,
                 "scheduler_conn_id": self.scheduler_conn_id,
                 "instance": self.instance,
-                "settle_seconds": self.settle_seconds,
+                "wait_for": self.wait_for,
                 "until": self.until,
+                "on_timeout": self.on_timeout,
+                "log_lines": self.log_lines,
             },
         )
 
@@ -108,7 +124,7 @@ class DispatchTrigger(BaseTrigger):
                 payload["problem"] = str(gone)
                 break
             except (DispatchError, OSError) as hindrance:
-                self._tell(f"job {self.key} is left as it is meanwhile: {hindrance}")
+                self._tell(f"job {self.key} is left as it is meanwhile: {hindrance}", logging.WARNING)
             hook.forget(self.dispatch_conn_id)
             clusters.forget(self.scheduler_conn_id)
             await asyncio.sleep(AGAIN_SECONDS[min(hindered, len(AGAIN_SECONDS) - 1)])
@@ -120,33 +136,60 @@ class DispatchTrigger(BaseTrigger):
         """A hint that somebody acted on the task: the job is cancelled, and stopped, only where the task has ended."""
         if self._fired:
             return
-        work = asyncio.create_task(self._end())
-        _ending.add(work)
-        work.add_done_callback(_ending.discard)
+        work = self._remember(asyncio.create_task(self._end()))
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(work), KILL_SECONDS)
 
     async def _attend(self, place: Site, record: Record) -> None:
-        """See the job to its outcome, then to its end, as far as the bounds allow."""
+        """See the job to its outcome, then to its end, as far as is asked for."""
         self._tell(f"attends to job {self.key}, record {self.uid}, at revision {record.revision}")
-        self._tell_wait(record)
-        supervisor = await self._supervisor(place, record)
+        store = Telling.of(place.store, record, self.name, self.log)
+        supervisor = await self._supervisor(place, record, store)
         try:
             async with asyncio.timeout(self._left()) as bound:
-                await self._supervise(supervisor, until_outcome=True)
+                await self._see_through(supervisor)
         except TimeoutError:
             if not bound.expired():
                 raise
-            await Client(place.store, self.name).cancel(
-                self.key, uid=self.uid, reason="the task's execution_timeout is over"
+            await self._stop_waiting(place, supervisor)
+        record = await place.store.read(self.key, self.uid)
+        if record.outcome is not None and not record.settled:
+            self._go_on_without_waiting()
+
+    async def _see_through(self, supervisor: Supervisor) -> None:
+        record = await self._supervise(supervisor, until_outcome=True)
+        for line in await tail(supervisor.adapter, record, self.log_lines):
+            self.log.info("%s", line)
+        if self.wait_for == SETTLED:
+            await self._supervise(supervisor)
+
+    async def _stop_waiting(self, place: Site, supervisor: Supervisor) -> None:
+        """The bound is over: a job that has an outcome keeps it, any other is cancelled, or left to run."""
+        record = await place.store.read(self.key, self.uid)
+        if record.outcome is not None:
+            self._tell(f"job {self.key} has its outcome, and is not waited for until it is settled")
+        elif self.on_timeout == DETACH:
+            await detaching.leave(place.store, record, self.name)
+            self._tell(
+                f"job {self.key} goes on and is not waited for any more: it is unattended until `dispatch supervise` or"
+                " the janitor's task takes it on",
+                logging.WARNING,
             )
-        try:
-            async with asyncio.timeout(self.settle_seconds) as bound:
-                await self._supervise(supervisor)
-        except TimeoutError:
-            if not bound.expired():
-                raise
-            self._tell(f"job {self.key} has its outcome; what is left of it is cleared away by `dispatch supervise`")
+        else:
+            await Client(place.store, self.name).cancel(
+                self.key, uid=self.uid, reason="the timeout of its task is over"
+            )
+            await self._see_through(supervisor)
+
+    def _go_on_without_waiting(self) -> None:
+        """See to a job beside the trigger, which has to end, for a while: nobody else may do it."""
+
+        async def work() -> None:
+            with suppress(DispatchError, OSError, TimeoutError):
+                async with site(self.dispatch_conn_id) as place, asyncio.timeout(STOPPING_SECONDS):
+                    await self._supervise(await self._supervisor(place, await place.store.read(self.key, self.uid)))
+
+        self._remember(asyncio.create_task(work()))
 
     async def _supervise(self, supervisor: Supervisor, *, until_outcome: bool = False) -> Record:
         """Run the supervisor; where another has the job, follow, and take over when it leaves."""
@@ -156,11 +199,13 @@ class DispatchTrigger(BaseTrigger):
             except (Owned, Displaced) as hindrance:
                 self._tell(str(hindrance))
             await asyncio.sleep(supervisor.record_seconds)
-            self._tell_wait(await supervisor.store.read(self.key, self.uid))
+            record = await supervisor.store.read(self.key, self.uid)
+            if record.settled or (until_outcome and record.outcome is not None):
+                return record
 
-    async def _supervisor(self, place: Site, record: Record) -> Supervisor:
+    async def _supervisor(self, place: Site, record: Record, store: Store | None = None) -> Supervisor:
         adapter = await place.adapter(record.scheduler, self.scheduler_conn_id)
-        return Supervisor(place.store, adapter, secrets=secrets, drain_seconds=DRAIN_SECONDS, name=self.name)
+        return Supervisor(store or place.store, adapter, secrets=secrets, drain_seconds=DRAIN_SECONDS, name=self.name)
 
     async def _end(self) -> None:
         """What a kill hook begins, through an outage of the store as well: nobody would call it again."""
@@ -184,12 +229,12 @@ class DispatchTrigger(BaseTrigger):
     def _left(self) -> float | None:
         return None if self.until is None else max(self.until - time.time(), 0.0)
 
-    def _tell_wait(self, record: Record) -> None:
-        """What the record says it waits for; what changes later is told by the supervisor that changes it."""
-        if record.wait is not None:
-            self._tell(f"job {self.key} waits: {record.wait.text}")
+    def _remember(self, work: asyncio.Task[None]) -> asyncio.Task[None]:
+        _ending.add(work)
+        work.add_done_callback(_ending.discard)
+        return work
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, text: str, level: int = logging.INFO) -> None:
         if text != self._told:
-            self.log.info(text)
+            self.log.log(level, text)
         self._told = text

@@ -48,7 +48,7 @@ from dispatch_core.plan import (
 )
 from dispatch_core.record import KEY_LENGTH
 
-__all__ = ["JobFile", "read_job", "read_plan", "read_seconds", "read_spec"]
+__all__ = ["JobFile", "read_fields", "read_job", "read_plan", "read_seconds", "read_spec"]
 
 CAUSES = tuple(cause.value for cause in Cause if cause not in NOT_MATCHABLE)
 
@@ -100,6 +100,25 @@ def read_plan(fields: Mapping[str, object]) -> Plan:
     for path, problem in problems(Spec(command=("true",)), plan):
         raise _placed(part, path[1:], problem)
     return plan
+
+
+def read_fields(text: str, name: str) -> dict[str, Any]:
+    """The fields of a spec or a plan in a YAML text, as an engine would be given them; `name`: where the text is from.
+    Raises BadInput, with the line."""
+    written = from_yaml(text, name, needs="leave it out, or write its fields")
+    if not isinstance(written.value, dict):
+        raise written.refuse(f"it is {written.shown}; write a mapping of fields")
+    return {key: _bare(inner) for key, inner in written.value.items()}
+
+
+def _bare(part: Part) -> Any:
+    """A value without its place."""
+    match part.value:
+        case dict() as inner:
+            return {key: _bare(value) for key, value in inner.items()}
+        case list() as inner:
+            return [_bare(value) for value in inner]
+    return part.value
 
 
 def _placed(written: Part, path: tuple[str | int, ...], why: str) -> BadInput:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 pytest_plugins = [
-    *("pytester", "tests.promises", "tests.postgres", "tests.mariadb"),
+    *("pytester", "tests.promises", "tests.tables", "tests.postgres", "tests.mariadb"),
     *("tests.slurm.sshd", "tests.slurm.beside"),
 ]
 

@@ -4,6 +4,7 @@ What is in `inside` runs in the environment that has Airflow, as one test here f
 Airflow: it is asked over HTTP, its database is read with SQL, and its programs are ended by pid.
 """
 
+import json
 import re
 import signal
 import time
@@ -13,13 +14,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg2
 import pytest
+from psycopg2.extras import RealDictCursor
 
 from dispatch_core.demo import witness
 from dispatch_core.demo.throwaway import ThrowawayAirflow
 from dispatch_core.demo.witness import Job, Line
 from dispatch_core.environments import Environment, make_environment
 from dispatch_core.record import Result
+from tests.postgres import PostgresServer
 
 HERE = Path(__file__).parent
 
@@ -123,6 +127,9 @@ class Listings(NamedTuple):
 class Airflow(ThrowawayAirflow):
     """The tests' Airflow: its jobs write to the folder `tests`, and wait there for a file."""
 
+    bait = ("bait-of-a-job-6f1d2a", "bait-of-a-connection-93be07")
+    """The passwords of the connections `vault`, which a job is given, and `dispatch_default`."""
+
     @property
     def clusters(self) -> Path:
         """The clusters file of all its programs; a test that needs a cluster writes it."""
@@ -134,6 +141,9 @@ class Airflow(ThrowawayAirflow):
         self.settings["DISPATCH_TEST_FOLDER"] = str(self.folder / "tests")
         self.settings["DISPATCH_CLUSTERS"] = str(self.clusters)
         self.settings["PYTHONPATH"] = str(HERE / "inspect")
+        self.settings["AIRFLOW_CONN_VAULT"] = json.dumps({"conn_type": "generic", "password": self.bait[0]})
+        records = json.loads(self.settings["AIRFLOW_CONN_DISPATCH_DEFAULT"])
+        self.settings["AIRFLOW_CONN_DISPATCH_DEFAULT"] = json.dumps({**records, "password": self.bait[1]})
 
     def begin(self, dag: str, mark: str = "") -> Run:
         """Start a run of a DAG whose job writes to files that begin with the mark."""
@@ -172,9 +182,34 @@ class Airflow(ThrowawayAirflow):
         return int(self.rows(heard)[0]["n"])
 
 
+class OnPostgresql(Airflow):
+    """Its rows are asked of PostgreSQL, past Airflow and past dispatch."""
+
+    def rows(self, statement: str, *values: object) -> list[dict[str, Any]]:
+        connection = psycopg2.connect(self.database)
+        try:
+            with connection, connection.cursor(cursor_factory=RealDictCursor) as cursor:
+                cursor.execute(statement.replace("?", "%s"), values)
+                return [dict(row) for row in cursor.fetchall()]
+        finally:
+            connection.close()
+
+    def triggerers(self) -> int:
+        """How many triggerers Airflow has heard from in the last seconds."""
+        heard = (
+            "SELECT count(*) AS n FROM job WHERE job_type = 'TriggererJob' AND state = 'running'"
+            " AND latest_heartbeat > now() - interval '6 seconds'"
+        )
+        return int(self.rows(heard)[0]["n"])
+
+
 def dags() -> list[Path]:
     """The files with the tests' DAGs."""
-    return [HERE / "dags" / "jobs.py", HERE.parents[1] / "examples" / "slurm_dag.py"]
+    examples = HERE.parents[1] / "examples"
+    return [
+        *(HERE / "dags" / name for name in ("jobs.py", "kills.py")),
+        examples / "slurm_dag.py",
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -191,6 +226,21 @@ def airflow(engine: Environment) -> Iterator[Airflow]:
         began = time.monotonic()
         made.start()
         made.say(f"the tests' Airflow is up after {time.monotonic() - began:.0f} s")
+        yield made
+
+
+@pytest.fixture(scope="session")
+def on_postgresql(engine: Environment, postgres_server: PostgresServer) -> Iterator[OnPostgresql]:
+    """The same Airflow with its metadata, and so the records of dispatch, in PostgreSQL."""
+    maker = psycopg2.connect(postgres_server.url("postgres"))
+    maker.autocommit = True
+    with maker.cursor() as cursor:
+        cursor.execute("CREATE DATABASE airflow_end_to_end")
+    maker.close()
+    url = postgres_server.url("airflow_end_to_end")
+    with OnPostgresql(engine, dags(), settings=SETTINGS, database=url, prefix="dispatch-tests-") as made:
+        made.prepare()
+        made.start()
         yield made
 
 

@@ -3,13 +3,17 @@
 Runs are counted by the lines that the payloads wrote; the record is read from Airflow's own database with plain SQL.
 """
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 
 from dispatch_core.demo.witness import Line
+from dispatch_core.plan import Cause
+from dispatch_core.record import Result
 from tests.airflow.conftest import Airflow, assert_settled
 
 LISTED_SECONDS = 10.0
@@ -113,3 +117,73 @@ def test_fifty_deferred_operators_list_the_spool_once_a_second_in_all(airflow: A
             Line(submission=1, run=1, what="end"),
         ]
     assert max(airflow.blocked(), default=0.0) < 5.0, "the loop of the triggerer stood still"
+
+
+@pytest.mark.promise("A4")
+def test_a_retry_policy_is_asked_about_a_job_that_failed(airflow: Airflow) -> None:
+    """It lets the first failure be tried again, by exit code, and the second not, though there are tries left."""
+    run = airflow.begin("policy")
+    run.wait_until_done()
+    instance = run.instance()
+    assert (instance["state"], instance["try_number"], instance["max_tries"]) == ("failed", 2, 3)
+    jobs = sorted(run.jobs(), key=lambda job: job.record.key)
+    ends = [(job.record.key[-2:], job.record.outcome) for job in jobs]
+    assert [(key, end.result, end.cause, end.exit_code) for key, end in ends if end is not None] == [
+        ("/0", Result.FAILED, Cause.EXIT, 75),
+        ("/1", Result.FAILED, Cause.EXIT, 3),
+    ]
+    assert run.lines() == [Line(submission=1, run=1, what="start")] * 2
+    told = run.logged("the job asked for another one"), run.logged("cause exit")
+    assert min(told) == 1, "the policy's own words"
+    (xcom,) = airflow.rows("SELECT value FROM xcom WHERE run_id = ? AND key = 'dispatch_result'", run.id)
+    assert json.loads(xcom["value"])["exit_code"] == 3
+
+
+@pytest.mark.promise("A1")
+def test_a_task_that_waits_in_its_worker(airflow: Airflow) -> None:
+    run = airflow.begin("in_worker", "stays")
+    run.wait("its job runs", run.lines)
+    assert set(run.states().values()) == {"running"}
+    run.go()
+    run.wait_until_done()
+    run.assert_one_run()
+    assert run.logged("submission 1 is authorized") == 1
+
+
+@pytest.mark.promise("A5")
+def test_a_task_that_waits_in_its_worker_is_marked_failed(airflow: Airflow) -> None:
+    run = airflow.begin("in_worker", "ended")
+    run.wait("its job runs", run.lines)
+    airflow.page.ask("PATCH", f"/dags/in_worker/dagRuns/{run.id}/taskInstances/job", {"new_state": "failed"})
+    run.wait("its job is cancelled", lambda: run.job().record.outcome)
+    outcome = run.job().record.outcome
+    assert outcome is not None
+    assert (outcome.result, outcome.message) == (Result.CANCELLED, "its task is failed in Airflow")
+    run.wait("its run is stopped", lambda: any("ended: " in told.line for told in run.history()))
+    assert run.lines() == [Line(submission=1, run=1, what="start")]
+
+
+def test_no_secret_is_in_any_row_log_or_message(airflow: Airflow) -> None:
+    """The job prints its own; so its log on the scheduler has it, and what Airflow shows of that log does not."""
+    run = airflow.begin("marked")
+    run.wait_until_it_runs()
+    key = Fernet(airflow.settings["AIRFLOW__CORE__FERNET_KEY"])
+    rows = [row["kwargs"] for row in airflow.rows("SELECT kwargs FROM trigger")]
+    kept = [text if text.startswith("{") else key.decrypt(text).decode() for text in rows]
+    assert any(run.job().record.uid in kwargs for kwargs in kept), "the trigger's row"
+    tables = [row["name"] for row in airflow.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    kept += [f"{table}: {row}" for table in tables for row in airflow.rows(f'SELECT * FROM "{table}"')]
+    run.go()
+    run.wait_until_done()
+    assert run.states() == {("job", -1): "failed"}
+    kept += [f"{table}: {row}" for table in tables for row in airflow.rows(f'SELECT * FROM "{table}"')]
+    logs = [*(airflow.folder / "logs").rglob("*"), *(airflow.shelter.log(name) for name in airflow.pids)]
+    kept += [f"{path}: {path.read_text(errors='replace')}" for path in logs if path.is_file()]
+    for path in ("", "/xcomEntries", "/xcomEntries/dispatch_result", "/xcomEntries/dispatch_job", "/logs/1"):
+        asked = f"/dags/marked/dagRuns/{run.id}/taskInstances/job{path}"
+        kept.append(json.dumps(airflow.page.ask("GET", asked)))
+    for bait in airflow.bait:
+        assert [text[:300] for text in kept if bait in text] == []
+    written = [path.read_text(errors="replace") for path in airflow.spool.rglob("*") if path.is_file()]
+    assert any(airflow.bait[0] in text for text in written), "the job had it"
+    assert run.logged("the token is ***.") >= 1

@@ -12,6 +12,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from dispatch_core.adapters.contract import Job
@@ -24,11 +25,12 @@ TICK_SECONDS = 0.005
 
 
 class Cluster:
-    """Objects of which some change from one snapshot to the next; a snapshot is made in a thread, as real ones are."""
+    """Objects of which some change from one snapshot to the next; a snapshot is made in a thread, as real ones are, and
+    takes `slow_seconds` longer than it would."""
 
-    def __init__(self, jobs: int, changing: int) -> None:
+    def __init__(self, jobs: int, changing: int, slow_seconds: float = 0.0) -> None:
         self.ids = [f"{n:016x}" for n in range(jobs)]
-        self.changing = changing
+        self.changing, self.slow_seconds = changing, slow_seconds
         self.turns = itertools.count()
         self.listings = Listings(self.take, 0.2)
 
@@ -36,6 +38,7 @@ class Cluster:
         return await asyncio.to_thread(self._snapshot, next(self.turns))
 
     def _snapshot(self, turn: int) -> Snapshot:
+        time.sleep(self.slow_seconds)
         first = turn * self.changing % len(self.ids)
         now = datetime.now(UTC)
         rows = []
@@ -51,23 +54,26 @@ class Cluster:
             await self.listings.watch(job, 3600.0)
 
 
-async def lag(until: asyncio.Event) -> list[float]:
-    """How much later than asked each of many short sleeps ended."""
+async def lag(until: asyncio.Event, clock: Callable[[], float]) -> list[float]:
+    """How much later than asked each of many short sleeps ended; by a clock that counts work, how much was done."""
     found = []
+    asked = TICK_SECONDS if clock is time.perf_counter else 0.0
     while not until.is_set():
-        began = time.perf_counter()
+        began = clock()
         await asyncio.sleep(TICK_SECONDS)
-        found.append(time.perf_counter() - began - TICK_SECONDS)
+        found.append(clock() - began - asked)
     return found
 
 
-async def measured(jobs: int, changing: int, snapshots: int) -> list[float]:
-    cluster = Cluster(jobs, changing)
+async def measured(
+    jobs: int, changing: int, snapshots: int, slow_seconds: float = 0.0, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    cluster = Cluster(jobs, changing, slow_seconds)
     work = [asyncio.ensure_future(cluster.job(number)) for number in range(jobs)]
     while cluster.listings.count < 3:
         await asyncio.sleep(0.01)
     over = asyncio.Event()
-    measuring = asyncio.ensure_future(lag(over))
+    measuring = asyncio.ensure_future(lag(over, clock))
     while cluster.listings.count < 3 + snapshots:
         await asyncio.sleep(0.01)
     over.set()

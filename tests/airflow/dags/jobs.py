@@ -8,8 +8,10 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, RetryPolicy
+from airflow.sdk.definitions.retry_policy import RetryDecision
 
+from airflow_provider.failures import JobFailed
 from airflow_provider.operator import DispatchOperator
 
 FOLDER = os.environ.get("DISPATCH_TEST_FOLDER", "/nowhere")
@@ -36,6 +38,15 @@ class StopsBeforeDeferring(DispatchOperator):
         return super().defer(**options)
 
 
+class OnExitCode75(RetryPolicy):
+    """Another job where the last one asked for it."""
+
+    def evaluate(self, exception, try_number, max_tries, context=None):
+        if isinstance(exception, JobFailed) and exception.exit_code == 75:
+            return RetryDecision.retry(timedelta(seconds=1), reason="the job asked for another one")
+        return RetryDecision.fail(reason=f"cause {getattr(exception, 'cause', None)}")
+
+
 with DAG("plain", schedule=None, params={"mark": "plain"}):
     DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT)
 
@@ -51,3 +62,23 @@ with DAG("fifty", schedule=None, params={"mark": "fifty"}, max_active_tasks=64):
     DispatchOperator.partial(task_id="job", command=COMMAND).expand(
         environment=[{"LINES": f"{FOLDER}/fifty-{number}.lines", "GO": f"{FOLDER}/fifty.go"} for number in range(50)]
     )
+
+with DAG("policy", schedule=None, params={"mark": "policy"}):
+    DispatchOperator(
+        task_id="job",
+        command=["bash", "-c", 'echo "$DISPATCH_SUBMISSION $DISPATCH_RUN start" >> "$LINES"; exit "$CODE"'],
+        environment={**ENVIRONMENT, "CODE": "{{ 75 if ti.try_number == 1 else 3 }}"},
+        retries=3,
+        retry_policy=OnExitCode75(),
+    )
+
+with DAG("marked", schedule=None, params={"mark": "marked"}):
+    DispatchOperator(
+        task_id="job",
+        command=["bash", "-c", f'echo "the token is $TOKEN."; {PAYLOAD}exit 9'],
+        environment=ENVIRONMENT,
+        spec={"secret_environment": {"TOKEN": {"connection": "vault"}}},
+    )
+
+with DAG("in_worker", schedule=None, params={"mark": "in_worker"}):
+    DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT, deferrable=False)

@@ -32,6 +32,9 @@ from dispatch_core.record import Record
 from dispatch_core.stores import migrations
 from dispatch_core.stores.sql import SqlStore, open_store
 
+KEY = "airflow/etl/manual__2026-11-29T00:00:00+00:00/train/-1/0"
+"""The first job of the task that is made here."""
+
 QUICK = Bounds(call_seconds=0.5, window_seconds=1.5, absence_seconds=1.0, repeat_seconds=0.5, resync_seconds=1.0)
 
 
@@ -138,6 +141,21 @@ async def fired(trigger: DispatchTrigger) -> Any:
     events = [event.payload async for event in trigger.run()]
     assert len(events) == 1
     return events[0]
+
+
+def resumed(made: DispatchOperator, raised: TaskDeferred, ctx: Any, event: Any = None) -> Any:
+    return made.resume_execution(raised.method_name, {"event": event, **(raised.kwargs or {})}, ctx)
+
+
+def carried_out(made: DispatchOperator, ctx: Any) -> Any:
+    """A task as Airflow runs it: execute, the trigger, the method that it deferred to."""
+    raised = deferred(made, ctx)
+    while True:
+        event = asyncio.run(fired(made_again(raised.trigger)))
+        try:
+            return resumed(made, raised, ctx, event)
+        except TaskDeferred as again:
+            raised = again
 
 
 @pytest.fixture

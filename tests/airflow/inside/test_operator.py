@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider import ending, hook, operator
-from airflow_provider.failures import JobCancelled, JobChanged, JobFailed
+from airflow_provider.failures import JobCancelled, JobChanged, JobFailed, JobFailedForGood
 from airflow_provider.operator import DispatchOperator
 from airflow_provider.submission import RETRIED, RETRIES
 from dispatch_core.client import Client
@@ -20,24 +20,18 @@ from dispatch_core.errors import BadInput, StoreUnavailable
 from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, When
 from dispatch_core.record import Result
 from dispatch_core.stores import migrations
-from tests.airflow.inside.conftest import Deployment, StateStore, Try, context, deferred, fired, made_again
-
-KEY = "airflow/etl/manual__2026-11-29T00:00:00+00:00/train/-1/0"
-
-
-def resumed(made: DispatchOperator, raised: TaskDeferred, ctx: Any, event: Any = None) -> Any:
-    return made.resume_execution(raised.method_name, {"event": event, **(raised.kwargs or {})}, ctx)
-
-
-def carried_out(made: DispatchOperator, ctx: Any) -> Any:
-    """A task as Airflow runs it: execute, the trigger, the method that it deferred to."""
-    raised = deferred(made, ctx)
-    while True:
-        event = asyncio.run(fired(made_again(raised.trigger)))
-        try:
-            return resumed(made, raised, ctx, event)
-        except TaskDeferred as again:
-            raised = again
+from tests.airflow.inside.conftest import (
+    KEY,
+    Deployment,
+    StateStore,
+    Try,
+    carried_out,
+    context,
+    deferred,
+    fired,
+    made_again,
+    resumed,
+)
 
 
 @pytest.mark.promise("A1")
@@ -56,15 +50,23 @@ def test_a_job_from_its_submission_to_its_result(deployment: Deployment) -> None
         "objects": [record.objects[0].id],
     }
     json.dumps(found)
-    assert ti.pushed == {"dispatch_job": {"key": KEY, "uid": record.uid}}
+    assert ti.pushed == {"dispatch_job": {"key": KEY, "uid": record.uid}, "dispatch_result": found}
     assert record.settled
     assert deployment.read_lines() == ["1 1 start"]
 
 
 @pytest.mark.promise("A4")
+def test_which_try_it_was_is_in_the_records_history(deployment: Deployment) -> None:
+    ti = Try(try_number=3, max_tries=4)
+    deferred(deployment.operator(retries=2), context(ti, StateStore()))
+    (created,) = deployment.asked(lambda store: store.history(KEY[:-1] + "2"))
+    assert f"try 3, generation 2, max_tries 4, retries 2, {ti.id}" in created.actor
+
+
+@pytest.mark.promise("A4")
 def test_retries_become_one_rule_and_the_jobs_end_is_final_for_airflow(deployment: Deployment) -> None:
     made = deployment.operator("exit 3", retries=1, retry_delay=timedelta(seconds=0.2))
-    with pytest.raises(JobFailed, match="exit code 3; by dispatch:default, after 2 submissions") as raised:
+    with pytest.raises(JobFailedForGood, match="exit code 3; by dispatch:default, after 2 submissions") as raised:
         carried_out(made, context(Try(max_tries=1)))
     assert isinstance(raised.value, AirflowFailException)
     assert (raised.value.cause, raised.value.exit_code, raised.value.key) == (Cause.EXIT, 3, KEY)
@@ -112,8 +114,21 @@ def test_a_spec_in_the_words_of_a_job_file(deployment: Deployment) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "command or spec"),
-        ({"command": ["true"], "spec": {"command": ["true"]}}, "command or spec"),
+        ({}, "give command, or spec"),
+        ({"command": ["true"], "spec": {"command": ["true"]}}, "command is given twice"),
+        ({"spec": {"memory": "1GiB"}}, "command is missing"),
+        ({"command": []}, "command"),
+        ({"command": ["true"], "time_limit": "soon"}, "soon"),
+        ({"command": ["true"], "environment": {"A B": "1"}}, "A B"),
+        ({"spec": {"command": ["true"], "time_limit": "1h"}, "time_limit": "2h"}, "time_limit is given twice"),
+        ({"command": ["true"], "timeout": "soon"}, "soon"),
+        ({"command": ["true"], "wait_for": "end"}, "wait_for is 'end'; give outcome or settled"),
+        ({"command": ["true"], "on_timeout": "wait"}, "on_timeout is 'wait'; give cancel or detach"),
+        ({"command": ["true"], "log_lines": -1}, "log_lines is -1"),
+        ({"command": ["true"], "plan": "rules: [{name: x}]"}, "is missing"),
+        ({"command": ["true"], "plan": "rules: ["}, "plan:1"),
+        ({"command": ["true"], "plan": "just text"}, "write a mapping"),
+        ({"command": ["true"], "plan": 5}, "plan: it is a int"),
         ({"command": ["true"], "scheduler": ""}, "one of the two"),
         ({"command": ["true"], "scheduler": "alps", "scheduler_conn_id": "alps"}, "one of the two"),
         ({"command": ["true"], "plan": {"rules": [{"name": "x"}]}}, "is missing"),
@@ -127,15 +142,18 @@ def test_a_dag_with_a_wrong_task_does_not_parse(options: dict[str, Any], said: s
 @pytest.mark.parametrize(
     "options",
     [
-        {"command": []},
-        {"command": ["true"], "time_limit": "soon"},
-        {"command": ["true"], "environment": {"A B": "1"}},
-        {"spec": {"command": ["true"], "time_limit": "1h"}, "time_limit": "2h"},
+        {"time_limit": "{{ params.wrong }}"},
+        {"plan": {"rules": [{"name": "{{ params.wrong }}", "when": {"cause": "{{ params.wrong }}"}, "do": "hold"}]}},
+        {"plan": "rules: [{name: x, when: {cause: '{{ params.wrong }}'}, do: hold}]"},
+        {"timeout": "{{ params.wrong }}"},
     ],
 )
-def test_a_job_that_could_not_run_is_not_tried_again(deployment: Deployment, options: dict[str, Any]) -> None:
-    with pytest.raises(AirflowFailException):
-        DispatchOperator(task_id="train", **options).execute(context())
+def test_what_a_template_makes_wrong_is_not_tried_again(deployment: Deployment, options: dict[str, Any]) -> None:
+    made = DispatchOperator(task_id="train", command=["true"], **options)
+    ctx = {**context(), "params": {"wrong": "not so"}}
+    made.render_template_fields(ctx)
+    with pytest.raises(AirflowFailException, match="not so"):
+        made.execute(ctx)
     assert deployment.records() == []
 
 
@@ -233,7 +251,7 @@ def test_a_clear_cancels_the_earlier_job_and_waits_until_it_is_gone(deployment: 
     (old,) = deployment.records()
     assert old.outcome is not None
     assert (old.outcome.result, old.outcome.message) == (Result.CANCELLED, "its task was cleared in Airflow")
-    assert (waiting.method_name, waiting.trigger.settle_seconds) == ("execute_after", None)
+    assert (waiting.method_name, waiting.trigger.wait_for) == ("execute_after", "settled")
 
     event = asyncio.run(fired(made_again(waiting.trigger)))
     with pytest.raises(TaskDeferred) as raised:
@@ -317,10 +335,3 @@ def test_a_worker_that_is_ended_cancels_only_if_the_task_has_ended(
     deferred(made, context())
     (record,) = deployment.records()
     assert (record.outcome is not None) is cancelled
-
-
-def test_an_execution_timeout_becomes_the_triggers_bound(deployment: Deployment) -> None:
-    made = deployment.operator("sleep 60", execution_timeout=timedelta(seconds=5))
-    with pytest.raises(JobCancelled, match="execution_timeout is over"):
-        carried_out(made, context())
-    assert deployment.records()[0].settled

@@ -7,9 +7,14 @@ from importlib.resources import files
 import jsonschema
 import pytest
 from airflow.providers_manager import ProvidersManager
+from airflow.sdk import DAG, task
 from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
-from airflow_provider import clusters, get_provider_info
+from airflow_provider import clusters, get_provider_info, hook
+from airflow_provider.decorator import DispatchDecoratedOperator, dispatch_task
+from airflow_provider.sites import Site
+from airflow_provider.submission import Wanted
+from tests.airflow.inside.conftest import Deployment, Try, context, deferred
 
 
 def test_the_provider_info_is_what_airflow_accepts() -> None:
@@ -29,6 +34,33 @@ def test_every_module_it_names_is_there(kind: str) -> None:
     for entry in info[kind]:
         for module in entry["python-modules"]:
             assert import_module(module)
+
+
+def test_the_decorator_that_it_names_is_there() -> None:
+    (told,) = get_provider_info()["task-decorators"]
+    module, _, name = told["class-name"].rpartition(".")
+    assert (told["name"], getattr(import_module(module), name)) == ("dispatch", dispatch_task)
+    with DAG("etl", schedule=None):
+        made = task.dispatch(len)
+    assert made.operator_class is DispatchDecoratedOperator
+
+
+def test_no_secret_is_in_what_is_shown_of_it(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    bait = "bait-in-a-connection"
+    host = {"conn_type": "dispatch", "host": "db", "schema": "x", "login": "ann", "password": bait}
+    monkeypatch.setenv("AIRFLOW_CONN_RECORDS", json.dumps(host))
+    found = hook.settings("records")
+    assert bait in found.url
+    monkeypatch.setenv("AIRFLOW_CONN_VAULT", json.dumps({"conn_type": "generic", "password": bait}))
+    made = deployment.operator(spec={"secret_environment": {"TOKEN": {"connection": "vault"}}})
+    ti = Try()
+    waiting = deferred(made, context(ti)).trigger
+    (record,) = deployment.records()
+    shown = [found, hook.DispatchHook("records"), made, vars(made), waiting, waiting.serialize(), ti.pushed, record]
+    shown += [Site(found, None), record.plan, Wanted("k", record.spec, record.plan, "local", "who")]
+    for one in shown:
+        assert bait not in f"{one!r} {one}"
+    hook.forget("records")
 
 
 def test_airflow_discovers_it() -> None:

@@ -94,6 +94,24 @@ async def test_the_same_trigger_in_two_triggerers_runs_one_job(deployment: Deplo
     assert deployment.read_lines() == ["1 1 start"]
 
 
+@pytest.mark.promise("P4")
+@pytest.mark.case("T12")
+def test_a_trigger_that_is_made_again_three_times_at_once_runs_one_job(deployment: Deployment) -> None:
+    """From what the operator has serialized; nobody has launched it yet, and all three find it so."""
+    made = deferred(deployment.operator("sleep 1"), context()).trigger
+    three = [made_again(made) for _ in range(3)]
+    assert len({one.name for one in three}) == 3
+
+    async def at_once() -> list[Any]:
+        return await asyncio.gather(*map(fired, three))
+
+    assert asyncio.run(at_once()) == [{"key": made.key, "uid": made.uid}] * 3
+    (record,) = deployment.records()
+    assert record.settled
+    assert len(record.submissions) == len(record.objects) == 1
+    assert deployment.read_lines() == ["1 1 start"]
+
+
 async def test_a_trigger_of_a_settled_job_fires_at_once(deployment: Deployment) -> None:
     made = await submitted(deployment)
     await fired(made)
@@ -125,16 +143,20 @@ async def test_a_triggerer_that_ends_leaves_the_job_running(deployment: Deployme
     assert deployment.read_lines() == ["1 1 start"]
 
 
-async def test_what_is_not_settled_within_the_bound_is_left(
-    deployment: Deployment, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.promise("P3")
+async def test_an_outcome_alone_is_told_at_once_and_the_rest_is_seen_to(deployment: Deployment) -> None:
     made = await submitted(deployment)
-    made.settle_seconds = 0.0
+    made.wait_for = "outcome"
     await fired(made)
     record = await read(deployment)
     assert record.outcome is not None
     assert not record.settled
-    assert "cleared away by `dispatch supervise`" in capsys.readouterr().out
+
+    async def is_settled() -> bool:
+        return (await read(deployment)).settled
+
+    await until(is_settled)
+    await until(lambda: _none_left())
 
 
 async def test_a_store_that_is_away_is_waited_for(
