@@ -89,7 +89,8 @@ class Row(Value, frozen=True):
     created: datetime
     supervisor: str
     """Who supervises it; "" for nobody."""
-    attention: tuple[str, ...]
+    flags: tuple[str, ...]
+    """Why somebody should look, beside its state."""
     settled: bool
     why: tuple[str, ...]
     """What it waits for, why it is held, how it came out, or why its record cannot be read."""
@@ -154,16 +155,17 @@ def row_of(job: Listed) -> Row:
     """A job as the list shows it."""
     record = job.record
     shown = status_of(record, job) if record is not None else None
+    state = shown.state if shown else "unreadable"
     return Row(
         key=job.key,
         uid=job.uid,
-        state=shown.state if shown else "unreadable",
+        state=state,
         since=shown.since if shown else job.updated,
         cause=str(cause_of(record) or "") if record is not None else "",
         scheduler=shown.scheduler if shown else "",
         created=job.created,
         supervisor=job.owner or "",
-        attention=attention(job),
+        flags=tuple(flag for flag in attention(job) if flag != state),
         settled=shown.settled if shown else False,
         why=_why(shown) if shown else (job.problem,),
         advice=shown.advice if shown else "",

@@ -102,13 +102,13 @@ def why_not_running(record: Record, shown: Status) -> tuple[Point, ...]:
 
 
 def _people(record: Record, shown: Status) -> Iterator[Point]:
-    text = f"supervised by {shown.supervisor}" if shown.supervisor else "nobody supervises it"
-    yield Point(name="supervisor", holds=shown.supervisor is not None, text=text)
     held = [hold for hold in record.holds if not hold.lifted]
     words = "; ".join(f"hold {hold.number} by {hold.asked_by}: {hold.reason}" for hold in held)
     yield Point(name="hold", holds=not held, text=words or "no hold is asked for")
     if record.wait is not None and record.wait.reason in FOR_A_PERSON:
         yield Point(name="a person's word", holds=False, text=record.wait.text)
+    text = f"supervised by {shown.supervisor}" if shown.supervisor else "nobody supervises it"
+    yield Point(name="supervisor", holds=shown.supervisor is not None, text=text)
 
 
 def _scheduler(record: Record) -> Iterator[Point]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -60,15 +60,21 @@ def application(url: str, access: Access, spool: Path | None) -> Starlette:
         assert isinstance(error, Denied)
         return PlainTextResponse(error.line, error.status, {"www-authenticate": 'Basic realm="test"'})
 
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        for each in (*opened, *adapters):
+            await each.close()
+
     pages = routes(store, access, secret=SECRET, explain=explained if spool else None)
-    return Starlette(routes=[Mount(PREFIX, routes=pages)], exception_handlers={Denied: denied})
+    return Starlette(routes=[Mount(PREFIX, routes=pages)], exception_handlers={Denied: denied}, lifespan=lifespan)
 
 
 @contextmanager
 def served(url: str, spool: Path | None = None) -> Iterator[str]:
     """The pages of a store at the address that is given."""
     config = uvicorn.Config(
-        application(url, People(), spool), host="127.0.0.1", port=0, log_level="warning", lifespan="off", ws="none"
+        application(url, People(), spool), host="127.0.0.1", port=0, log_level="warning", lifespan="on", ws="none"
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))

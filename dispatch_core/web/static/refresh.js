@@ -3,7 +3,7 @@
 "use strict";
 
 const live = () => document.getElementById("live");
-const note = document.getElementById("stale");
+const note = document.getElementById("stale"); // data-still: a page that is shown as it was asked for
 
 function isInUse() {
   const forms = [...document.querySelectorAll("#live form")];
@@ -31,4 +31,4 @@ async function refresh() {
   }
 }
 
-if (live() && note) setInterval(refresh, 10000);
+if (live() && !("still" in live().dataset)) setInterval(refresh, 10000);
