@@ -125,5 +125,6 @@ def get_provider_info() -> dict[str, object]:
                 "conn-fields": CLUSTER_FIELDS,
             },
         ],
+        "extra-links": ["airflow_provider.links.DispatchJobLink"],
         "db-managers": ["airflow_provider.db.DispatchDBManager"],
     }

@@ -21,6 +21,7 @@ from airflow_provider.clusters import cluster
 from airflow_provider.ending import cancel_if_ended
 from airflow_provider.failures import failure
 from airflow_provider.hook import DEFAULT, settings
+from airflow_provider.links import XCOM, DispatchJobLink
 from airflow_provider.secrets import read_secret
 from airflow_provider.submission import Wanted, plan_of_retries, result, submit
 from airflow_provider.trigger import SETTLE_SECONDS, DispatchTrigger
@@ -34,9 +35,6 @@ from dispatch_core.stores.contract import Store
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-XCOM = "dispatch_job"
-"""Where the job's key and uid are as soon as it is submitted."""
 
 AGAIN_SECONDS = (5.0, 10.0, 20.0, 40.0)
 """How long a worker waits for a store that does not answer, once, twice, ...; then the try fails."""
@@ -81,6 +79,7 @@ class DispatchOperator(BaseOperator):
         "dispatch_conn_id",
     )
     ui_color = "#d6e4f0"
+    operator_extra_links = (DispatchJobLink(),)
 
     def __init__(
         self,
@@ -135,6 +134,7 @@ class DispatchOperator(BaseOperator):
             self._defer(context, record, "execute_after", settle_seconds=None)
         self.log.info("job %s, record %s, at revision %d", record.key, record.uid, record.revision)
         context["ti"].xcom_push(XCOM, {"key": record.key, "uid": record.uid})
+        DispatchJobLink().push(context["ti"], record.key, record.uid)
         if self._killed:
             self._end(context, record)
         if record.settled:
