@@ -10,9 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
 import re
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,12 +18,11 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from dispatch_core.errors import BadInput
+from dispatch_core.places import private_text
 from dispatch_core.web.access import Denied, Right
 
 SHORTEST = 16
 """Characters of a token; `openssl rand -hex 24` makes one."""
-
-LARGEST_BYTES = 65536
 
 HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -44,7 +41,9 @@ class Tokens:
                 if line.strip() and not line.lstrip().startswith("#"):
                     self._add(f"{file}:{number}", line.split())
         if not self._known:
-            raise BadInput("the token files hold no token: write lines like `read ann TOKEN`; right is read, act, store")
+            raise BadInput(
+                "the token files hold no token: write lines like `read ann TOKEN`; right is read, act, store"
+            )
 
     async def admit(self, request: Request, right: Right, key: str = "") -> str:
         """The name of who has the token. Raises Denied."""
@@ -81,24 +80,6 @@ class Onlookers:
         if right is not Right.READ:
             raise Denied(403, "this server was started without --token-file: it shows, and changes nothing")
         return "person somebody"
-
-
-def private_text(file: Path, what: str) -> str:
-    """The text of a file that is the user's alone. Raises BadInput, which repeats nothing of it."""
-    try:
-        with file.open("rb") as opened:
-            found = os.fstat(opened.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-                raise BadInput(f"{what} {file} is not yours alone: chmod 600 {file}; it was not read")
-            data = opened.read(LARGEST_BYTES + 1)
-    except OSError as error:
-        raise BadInput(f"{what} {file} cannot be read: {error.strerror or type(error).__name__}") from None
-    if len(data) > LARGEST_BYTES:
-        raise BadInput(f"{what} {file} is longer than {LARGEST_BYTES} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise BadInput(f"{what} {file} is not UTF-8 text") from None  # not chained: that error carries the bytes
 
 
 def _shown(request: Request) -> str | None:
