@@ -8,9 +8,10 @@ INTEGRATION = "dispatch"
 
 CONNECTION_FIELDS = {
     "url": {
-        "label": "Database URL",
-        "description": "A SQLAlchemy URL, like postgresql://user:password@host/name; it is used instead of the fields"
-        " above",
+        "label": "URL",
+        "description": "Used instead of the fields above: a SQLAlchemy URL, like postgresql://user:password@host/name;"
+        " or a server's address, like https://airflow.example.org/dispatch, with the service user's name and password"
+        " above (without a name: a token as the password)",
         "schema": {"type": ["string", "null"], "format": "password"},
     },
     "driver": {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,17 +20,18 @@ from dispatch_core.stores.contract import Store
 from dispatch_core.stores.messages import told
 from dispatch_core.web import api
 from dispatch_core.web.access import Access, Denied
-from dispatch_core.web.api import Stored
 
-Pages = Callable[[Stored, Access], Sequence[BaseRoute]]
+Opened = TypeVar("Opened", bound=Store)
+
+Pages = Callable[[Callable[[], Opened], Access], Sequence[BaseRoute]]
 """The routes of the pages, on the one open store, which they do not close."""
 
 
-def application(open_store: Callable[[], Store], access: Access, *, pages: Pages | None = None) -> Starlette:
+def application(open_store: Callable[[], Opened], access: Access, *, pages: Pages[Opened] | None = None) -> Starlette:
     """An ASGI application. `open_store` is called once; what it raises is told to whoever asked, and tried again."""
-    opened: list[Store] = []
+    opened: list[Opened] = []
 
-    def store() -> Store:
+    def store() -> Opened:
         if not opened:
             opened.append(open_store())
         return opened[0]

@@ -108,6 +108,12 @@ def breakable(request: pytest.FixtureRequest) -> OnSqlite | OnServer | OnHttp:
     return request.getfixturevalue(request.param)
 
 
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def transactional(request: pytest.FixtureRequest) -> OnSqlite | OnServer:
+    """One database of each kind whose transaction ends with the caller's wait; a request that was sent goes on."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(params=["postgresql", "mariadb"])
 def server(request: pytest.FixtureRequest) -> OnServer:
     """One database on each kind of server, whose lines pass a proxy."""

@@ -34,7 +34,9 @@ class Served(uvicorn.Server):
     def __init__(self, open_store: Callable[[], Store]) -> None:
         app = application(open_store, OneToken())
         super().__init__(uvicorn.Config(app, log_config=None, access_log=False, lifespan="on"))
-        self.socket = socket.create_server(("127.0.0.1", 0))
+        # Named, the protocol makes asyncio send what is small at once, as it does for sockets that it makes itself.
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self.socket.bind(("127.0.0.1", 0))
         self.port = int(self.socket.getsockname()[1])
 
     @contextmanager
