@@ -171,7 +171,7 @@ def test_the_page_is_for_who_has_logged_in(server: ApiServer, record: Record) ->
         away = client.get("/")
         assert away.status_code == 303
         assert "/auth/login" in away.headers["location"]
-        shown = client.get("/", cookies={"_token": server.tokens["vic"]})
+        shown = client.get("/", headers={"cookie": f"_token={server.tokens['vic']}"})
         assert shown.status_code == 200
         assert KEY in shown.text
 
