@@ -1,23 +1,33 @@
 """Rights as Airflow's auth manager has them, and the DAG that a key names."""
 
+import warnings
+from importlib import import_module
+from typing import Any
+
 import pytest
-from airflow.api_fastapi.app import create_auth_manager
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
 from airflow_provider import authorization
 from airflow_provider.authorization import dag_of
 from airflow_provider.identity import key, stem
 from dispatch_core.web.access import Right
-from tests.airflow.inside.conftest import Deployment
 
 KEY = key(stem("etl", "manual", "train", -1), 0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Any:
+    """Airflow's API server, imported: of its libraries, some warn of others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module("airflow.api_fastapi.app")
+
+
 @pytest.mark.parametrize("about", [KEY, "nightly", ""])
-def test_each_role_of_the_simple_auth_manager(deployment: Deployment, about: str) -> None:
-    create_auth_manager()
+def test_each_role_of_the_simple_auth_manager(server: Any, about: str) -> None:
+    user = import_module("airflow.api_fastapi.auth.managers.simple.user").SimpleAuthManagerUser
+    server.create_auth_manager()
     may = {
-        role: [right for right in Right if authorization._may(SimpleAuthManagerUser("ann", role, None), right, about)]
+        role: [right for right in Right if authorization._may(user(username="ann", role=role), right, about)]
         for role in ("VIEWER", "USER", "OP", "ADMIN")
     }
     everything = [Right.READ, Right.ACT, Right.STORE]
@@ -25,7 +35,7 @@ def test_each_role_of_the_simple_auth_manager(deployment: Deployment, about: str
 
 
 class PerDag:
-    """An auth manager whose user may do with one DAG what is asked, and nothing else; one more may change connections."""
+    """An auth manager whose user has every right on one DAG, and on no other; another may change connections."""
 
     def __init__(self, *, connections: bool = False) -> None:
         self.connections = connections
