@@ -12,7 +12,6 @@ from urllib.parse import urlencode, urlsplit
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.sdk.execution_time.xcom import XCom
 
 PREFIX = "/dispatch"
 """Where the plugin is mounted in the api-server."""
@@ -36,6 +35,8 @@ class DispatchJobLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The page of the job that the task submitted; where it got to none, of the newest under its name."""
+        from airflow.sdk.execution_time.xcom import XCom  # not at the top: the api-server needs none of it
+
         try:
             job = XCom.get_value(ti_key=ti_key, key=XCOM)
         except AirflowRuntimeError:

@@ -11,17 +11,16 @@ import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
+
+from airflow_provider.links import PREFIX, external_views
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from dispatch_core.stores.sql import SqlStore
-
-PREFIX = "/dispatch"
 
 Message = MutableMapping[str, Any]
 
@@ -43,6 +42,7 @@ class Lazy:
 
 def make_application() -> Starlette:
     """The routes of the store and the pages, with Airflow's users and Airflow's database."""
+    from airflow_provider import views
     from airflow_provider.authorization import AuthManagerAccess
     from dispatch_core.web import pages
     from dispatch_core.web.app import application
@@ -51,7 +51,7 @@ def make_application() -> Starlette:
     return application(
         open_metadata_store,
         AuthManagerAccess(),
-        pages=lambda store, access: pages.routes(store, access, secret=secret),
+        pages=lambda store, access: [*views.routes(store, access), *pages.routes(store, access, secret=secret)],
     )
 
 
@@ -74,14 +74,9 @@ def open_metadata_store() -> SqlStore:
     return SqlStore(engine.execution_options(isolation_level="READ COMMITTED"))
 
 
-def _menu() -> list[dict[str, str]]:
-    below = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
-    return [{"name": "Dispatch", "href": f"{below}{PREFIX}/", "destination": "nav"}]
-
-
 class DispatchPlugin(AirflowPlugin):
     """What Airflow is told of."""
 
     name = "dispatch"
     fastapi_apps = [{"app": Lazy(make_application), "url_prefix": PREFIX, "name": "dispatch"}]  # noqa: RUF012
-    external_views = _menu()
+    external_views = external_views()

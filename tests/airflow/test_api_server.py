@@ -8,10 +8,13 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from airflow_provider import identity
 from airflow_provider.login import Login
 from dispatch_core.demo.throwaway import HEALTHY_SECONDS, MIGRATE_SECONDS, ThrowawayAirflow
 from dispatch_core.environments import Environment
@@ -189,3 +192,69 @@ def test_no_credential_is_in_the_log(server: ApiServer, record: Record) -> None:
     assert "/dispatch/api/record" in told
     for secret in (*server.tokens.values(), *server.passwords.values()):
         assert secret not in told
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+def logged_in(server: ApiServer, browser: Browser, name: str, address: str) -> Page:
+    """A page of a user who goes to an address and is asked to log in on the way."""
+    page = browser.new_context().new_page()
+    page.set_default_timeout(60_000)
+    page.goto(address)
+    page.wait_for_url("**/auth/login**")
+    page.locator("input[name=username]").fill(name)
+    page.locator("input[name=password]").fill(server.passwords[name])
+    page.locator("button[type=submit]").click()
+    page.wait_for_url("**/dispatch/**")
+    return page
+
+
+def test_a_person_holds_a_job_in_a_browser(server: ApiServer, browser: Browser) -> None:
+    """From a task instance to its job, past Airflow's own login; then into the record, and on the page."""
+    dag, run, reason = "etl", "manual__2026-11-29T00:00:00+00:00", "the disk is <b>full</b>"
+    key = identity.key(identity.stem(dag, run, "train", -1), 0)
+    server.ask("opal", lambda store: created(store, fresh(key)))
+    names = {"dag_id": dag, "run_id": run, "task_id": "train", "map_index": "{MAP_INDEX}"}
+    address = f"{server.address}/of?{urlencode(names)}"
+    page = logged_in(server, browser, "uma", address)
+    expect(page.get_by_role("heading", name=key)).to_be_visible()
+    expect(page.locator("#why")).to_contain_text("nobody supervises it")
+    page.get_by_label("Hold, so that it does not start").fill(reason)
+    page.get_by_role("button", name="Hold").click()
+    expect(page.locator(".headline")).to_contain_text(f"It is held by person uma: {reason}.")
+    (hold,) = server.ask("opal", lambda store: store.read(key)).holds
+    assert (hold.asked_by, hold.reason, hold.lifted) == ("person uma", reason, False)
+
+    viewer = logged_in(server, browser, "vic", address)
+    expect(viewer.locator(".headline")).to_contain_text(reason)
+    expect(viewer.locator("form[method=post]")).to_have_count(0)
+    expect(viewer.get_by_role("link", name="Cancel…")).to_have_count(0)
+
+    page.get_by_role("link", name="Cancel…").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator(".headline")).to_contain_text("It is cancelled by person uma")
+    outcome = server.ask("opal", lambda store: store.read(key)).outcome
+    assert (outcome.result, outcome.by) == ("cancelled", "person uma")
+
+
+def test_the_pages_are_in_airflows_menu(server: ApiServer, browser: Browser) -> None:
+    server.ask("opal", lambda store: created(store, fresh("in-the-menu")))
+    with httpx.Client(headers={"authorization": f"Bearer {server.tokens['ada']}"}, timeout=60.0) as client:
+        plugins = client.get(f"{server.page.url}/api/v2/plugins").raise_for_status().json()["plugins"]
+    (plugin,) = (one for one in plugins if one["name"] == "dispatch")
+    of = "/dispatch/of?dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
+    assert [(view["destination"], view["href"]) for view in plugin["external_views"]] == [
+        ("nav", "/dispatch/"),
+        ("task_instance", of),
+    ]
+    page = logged_in(server, browser, "ada", f"{server.page.url}/dispatch/")
+    page.goto(f"{server.page.url}/plugin/dispatch")
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("link", name="in-the-menu").click()
+    expect(frame.locator(".headline")).to_contain_text("It is submitted", timeout=60_000)
