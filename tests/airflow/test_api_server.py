@@ -7,6 +7,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode
 
@@ -64,7 +65,9 @@ class ApiServer(ThrowawayAirflow):
             finally:
                 await store.close()
 
-        return asyncio.run(asked())
+        # In a thread: a browser that is open has an event loop in this one.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(asked())).result()
 
     def written(self) -> list[Any]:
         return [self.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in ("dispatch_job", "dispatch_history")]
@@ -194,7 +197,7 @@ def test_no_credential_is_in_the_log(server: ApiServer, record: Record) -> None:
         assert secret not in told
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
