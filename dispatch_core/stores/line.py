@@ -73,7 +73,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Question:
-    """One request, and how long it may take."""
+    """One request."""
 
     method: str
     path: str
@@ -81,7 +81,8 @@ class Question:
     named: Mapping[str, str] = field(default_factory=dict)
     """The parameters in its address."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = TRY_SECONDS
+    seconds: float | None = None
+    """The longest for one try; None: as long as any may take."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,9 @@ class Line:
 
     async def _send(self, question: Question, content: bytes | None) -> httpx.Response | Lost:
         client = self._opened()
+        seconds = question.seconds or TRY_SECONDS
         try:
-            async with asyncio.timeout(question.seconds):
+            async with asyncio.timeout(seconds):
                 shown = await self._credential.header(client)
                 headers = {**question.headers, **({"authorization": shown} if shown else {})}
                 if content is not None:
@@ -179,7 +181,7 @@ class Line:
                     params=question.named or None,
                     content=content,
                     headers=headers,
-                    timeout=httpx.Timeout(question.seconds, connect=CONNECT_SECONDS),
+                    timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS),
                 )
         except _NOT_SENT as error:
             return Lost(self._silent(error))

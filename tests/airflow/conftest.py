@@ -4,6 +4,7 @@ What is in `inside` runs in the environment that has Airflow, as one test here f
 Airflow: it is asked over HTTP, its database is read with SQL, and its programs are ended by pid.
 """
 
+import json
 import re
 import signal
 import time
@@ -134,6 +135,15 @@ class Airflow(ThrowawayAirflow):
         self.settings["DISPATCH_TEST_FOLDER"] = str(self.folder / "tests")
         self.settings["DISPATCH_CLUSTERS"] = str(self.clusters)
         self.settings["PYTHONPATH"] = str(HERE / "inspect")
+        self.settings["AIRFLOW_CONN_DISPATCH_HTTP"] = json.dumps(
+            {
+                "conn_type": "dispatch",
+                "host": f"{self.page.url}/dispatch",
+                "login": self.page.user,
+                "password": self.page.password,
+                "extra": {"spool": str(self.spool)},
+            }
+        )
 
     def begin(self, dag: str, mark: str = "") -> Run:
         """Start a run of a DAG whose job writes to files that begin with the mark."""

@@ -23,7 +23,7 @@ def test_the_row_is_in_airflows_own_database_beside_its_dag_run(airflow: Airflow
     run.wait_until_it_runs()
     slots = airflow.rows("SELECT count(*) AS n FROM task_instance WHERE state IN ('running', 'queued')")
     assert slots == [{"n": 0}], "a worker waits with it"
-    link = f"/dispatch/job?{urlencode({'key': run.job().record.key, 'uid': run.job().record.uid})}"
+    link = f"{airflow.page.url}/dispatch/job?{urlencode({'key': run.job().record.key, 'uid': run.job().record.uid})}"
     links = f"/dags/plain/dagRuns/{quote(run.id)}/taskInstances/job/links"
     assert airflow.page.ask("GET", links)["extra_links"] == {"dispatch job": link}, "while the task is deferred"
     run.go()
