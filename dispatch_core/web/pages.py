@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from dispatch_core.client import Client, Explanation
-from dispatch_core.errors import BadInput, Conflict, DispatchError, NotFound, StoreUnavailable
+from dispatch_core.errors import BadInput, CommitUnknown, Conflict, DispatchError, NotFound, StoreUnavailable
 from dispatch_core.record import Record
 from dispatch_core.saying import call_words, rule_words
 from dispatch_core.status import status_of
@@ -34,6 +34,14 @@ Opens = Callable[[], Browsed]
 
 Explain = Callable[[Browsed, Record], Awaitable[Explanation]]
 """Asks the job's scheduler what the next pass would do. Raises DispatchError."""
+
+PROBLEMS: dict[type[DispatchError], tuple[int, str]] = {
+    NotFound: (404, "No such job"),
+    BadInput: (400, "Not done"),
+    StoreUnavailable: (503, "The store does not answer"),
+    CommitUnknown: (503, "Look whether it was done"),
+}
+OTHERWISE = (500, "This cannot be shown")
 
 EXPLAIN_SECONDS = 15.0
 """How long a page waits for a scheduler."""
@@ -76,14 +84,9 @@ class Pages:
                 if denied.status == 401:
                     raise
                 return render(request, "problem.html", denied.status, title="Not allowed", text=denied.line)
-            except NotFound as error:
-                return render(request, "problem.html", 404, title="No such job", text=str(error))
-            except BadInput as error:
-                return render(request, "problem.html", 400, title="Not done", text=str(error))
-            except StoreUnavailable as error:
-                return render(request, "problem.html", 503, title="The store does not answer", text=str(error))
             except DispatchError as error:
-                return render(request, "problem.html", 500, title="Not done", text=str(error))
+                status, title = next((told for kind, told in PROBLEMS.items() if isinstance(error, kind)), OTHERWISE)
+                return render(request, "problem.html", status, title=title, text=str(error))
 
         return endpoint
 

@@ -13,16 +13,20 @@ import httpx
 import pytest
 from msgspec.structs import replace
 from sqlalchemy import update
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
+from dispatch_core.errors import CommitUnknown, DispatchError, StoreUnavailable
 from dispatch_core.plan import Plan
 from dispatch_core.record import Record, Result
 from dispatch_core.stores import rules
 from dispatch_core.stores.schema import job as table
-from dispatch_core.stores.sql import SqlStore
+from dispatch_core.stores.sql import SqlStore, open_store
 from dispatch_core.web import listing
+from dispatch_core.web.pages import routes
 from tests.stores.records import commit_id, created, fresh, held, settled
 from tests.web.jobs import HOSTILE, Floor, has_outcome, is_running, waits
-from tests.web.serving import VIEWER
+from tests.web.serving import ACTOR, PREFIX, SECRET, VIEWER, People
 
 SAME_SITE = {"sec-fetch-site": "same-origin"}
 
@@ -404,3 +408,33 @@ async def test_a_form_for_another_record_of_the_key_does_nothing(store: SqlStore
     assert (await sent(ada, old, "hold", form)).status_code == 400
     assert (await store.read("reused")) == new
     assert (await sent(ada, old, "hold", {**form, "uid": "0" * 16})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (CommitUnknown("it may have landed"), 503, "Look whether it was done it may have landed"),
+        (StoreUnavailable("no database"), 503, "The store does not answer no database"),
+    ],
+)
+async def test_what_is_not_known_is_not_called_undone(
+    url: str, monkeypatch: pytest.MonkeyPatch, error: DispatchError, status: int, words: str
+) -> None:
+    """A database that breaks off in the commit, after which nobody can say."""
+
+    async def broken(*_: object, **__: object) -> Record:
+        raise error
+
+    store = open_store(url)
+    try:
+        record = await created(store, fresh("train"))
+        app = Starlette(routes=[Mount(PREFIX, routes=routes(lambda: store, People(), secret=SECRET))])
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://here{PREFIX}", auth=ACTOR) as ada:
+            form = fields_of((await shown(ada, record)).text, "hold") | {"reason": "no"}
+            monkeypatch.setattr(store, "commit", broken)
+            answer = await sent(ada, record, "hold", form)
+        assert answer.status_code == status
+        assert words in text_of(answer)
+    finally:
+        await store.close()
