@@ -18,6 +18,7 @@ from dispatch_core.record import Record, State
 from dispatch_core.stores.sql import SqlStore
 from dispatch_core.story import story
 from dispatch_core.supervisor import Supervisor
+from tests.adapters.local import end_everything
 from tests.cli.conftest import quick
 from tests.stores.records import commit_id
 
@@ -88,6 +89,8 @@ class Floor:
         )
 
     async def close(self) -> None:
+        """End what still runs."""
+        await end_everything(self.adapter)
         await self.adapter.close()
 
 
