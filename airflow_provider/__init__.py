@@ -8,9 +8,10 @@ INTEGRATION = "dispatch"
 
 CONNECTION_FIELDS = {
     "url": {
-        "label": "Database URL",
-        "description": "A SQLAlchemy URL, like postgresql://user:password@host/name; it is used instead of the fields"
-        " above",
+        "label": "URL",
+        "description": "Used instead of the fields above: a SQLAlchemy URL, like postgresql://user:password@host/name;"
+        " or a server's address, like https://airflow.example.org/dispatch, with the service user's name and password"
+        " above (without a name: a token as the password)",
         "schema": {"type": ["string", "null"], "format": "password"},
     },
     "driver": {
@@ -131,5 +132,6 @@ def get_provider_info() -> dict[str, object]:
                 "conn-fields": CLUSTER_FIELDS,
             },
         ],
+        "extra-links": ["airflow_provider.links.DispatchJobLink"],
         "db-managers": ["airflow_provider.db.DispatchDBManager"],
     }

@@ -23,6 +23,7 @@ from airflow_provider.ending import cancel_if_ended, cancelled
 from airflow_provider.failures import detached, failure
 from airflow_provider.fields import fields, filled, is_file, is_open, plan_of, text
 from airflow_provider.hook import DEFAULT, settings
+from airflow_provider.links import XCOM, DispatchJobLink
 from airflow_provider.secrets import read_secret
 from airflow_provider.submission import Wanted, plan_of_retries, result, submit
 from airflow_provider.tasks import Instance
@@ -39,8 +40,6 @@ from dispatch_core.stores.contract import Store
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-XCOM = "dispatch_job"
-"""Where the job's key and uid are as soon as it is submitted."""
 RESULT = "dispatch_result"
 """Where what is known of the job is once the task has ended, however it ended."""
 
@@ -103,6 +102,7 @@ class DispatchOperator(BaseOperator):
         "timeout",
     )
     ui_color = "#d6e4f0"
+    operator_extra_links = (DispatchJobLink(),)
 
     def __init__(
         self,
@@ -170,6 +170,7 @@ class DispatchOperator(BaseOperator):
             return self._wait(context, self._trigger(context, record, wait_for=SETTLED, log_lines=0), "execute_after")
         self.log.info("job %s, record %s, at revision %d", record.key, record.uid, record.revision)
         context["ti"].xcom_push(XCOM, {"key": record.key, "uid": record.uid})
+        DispatchJobLink().push(context["ti"], record.key, record.uid)
         if self._killed:
             self._end(context, record.key, record.uid)
         if record.settled:

@@ -17,7 +17,7 @@ from airflow_provider.hook import Settings, asettings
 from dispatch_core.adapters.contract import Adapter
 from dispatch_core.clusters import Cluster
 from dispatch_core.places import open_cluster
-from dispatch_core.stores.sql import SqlStore
+from dispatch_core.stores.contract import Store
 
 
 class Closing(Protocol):
@@ -32,7 +32,7 @@ Shared = TypeVar("Shared", bound=Closing)
 class Site:
     """An open store and the clusters that were asked for."""
 
-    def __init__(self, settings: Settings, store: SqlStore) -> None:
+    def __init__(self, settings: Settings, store: Store) -> None:
         self.store = store
         self._settings = settings
         self._adapters: dict[tuple[str, bool], Adapter] = {}

@@ -7,6 +7,7 @@ from Airflow and from Prefect, unless told otherwise. Naming a cluster reads a f
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,10 @@ from dispatch_core.plan import Spec
 
 if TYPE_CHECKING:
     from dispatch_core.clusters import Cluster, Clusters
+    from dispatch_core.stores.contract import Store
+
+LARGEST_TOKENS_BYTES = 65536
+"""Of a file with tokens."""
 
 
 def data_directory() -> Path:
@@ -32,6 +37,52 @@ def data_directory() -> Path:
 def default_store() -> str:
     """The SQLAlchemy URL of the user's own SQLite file."""
     return f"sqlite:///{data_directory() / 'dispatch.db'}"
+
+
+def is_served(url: str) -> bool:
+    """Whether a store's URL is the address of a server, and not of a database."""
+    return url.lower().startswith(("http://", "https://"))
+
+
+def open_store(url: str, *, schema: str | None = None) -> Store:
+    """The store at a SQLAlchemy URL, or at the address of a server; nothing is connected yet, and whoever opened it
+    closes it. The token for a server is `$DISPATCH_TOKEN`, or in the file `$DISPATCH_TOKEN_FILE`. Raises BadInput."""
+    if not is_served(url):
+        from dispatch_core.stores import sql
+
+        return sql.open_store(url, schema=schema)
+    try:
+        from dispatch_core.stores.http import HttpStore
+        from dispatch_core.stores.line import Token
+    except ModuleNotFoundError as error:
+        raise BadInput(f"a store over HTTP needs {error.name}: pip install 'dispatch-supervisor[http]'") from error
+    return HttpStore(url, Token(_token()))
+
+
+def private_text(file: Path, what: str) -> str:
+    """The text of a file that is the user's alone. Raises BadInput, which repeats nothing of it."""
+    try:
+        with file.open("rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise BadInput(f"{what} {file} is not yours alone: chmod 600 {file}; it was not read")
+            data = opened.read(LARGEST_TOKENS_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"{what} {file} cannot be read: {error.strerror or type(error).__name__}") from None
+    if len(data) > LARGEST_TOKENS_BYTES:
+        raise BadInput(f"{what} {file} is longer than {LARGEST_TOKENS_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise BadInput(f"{what} {file} is not UTF-8 text") from None  # not chained: that error carries the bytes
+
+
+def _token() -> str | None:
+    """What a server is shown; None: nothing, which a server on this machine may do with."""
+    token, file = os.environ.get("DISPATCH_TOKEN"), os.environ.get("DISPATCH_TOKEN_FILE")
+    if token:
+        return token
+    return private_text(Path(file).expanduser(), "the token file").strip() if file else None
 
 
 def default_spool() -> Path:

@@ -67,8 +67,8 @@ StoreOption = Annotated[
         "--store",
         envvar="DISPATCH_STORE",
         metavar="URL",
-        help="SQLAlchemy URL of the records: sqlite:///jobs.db, postgresql://user@host/name. Default: a SQLite file in"
-        " your data directory.",
+        help="Where the records are: sqlite:///jobs.db, postgresql://user@host/name, or a server's https://host/dispatch"
+        " with its token in DISPATCH_TOKEN. Default: a SQLite file in your data directory.",
         show_default=False,
         callback=_text,
     ),

@@ -12,8 +12,12 @@ from dispatch_core.cli.session import Detached, Session, make_folder, run
 
 
 def upgrade_store(session: Session) -> int:
+    from dispatch_core.errors import BadInput
+    from dispatch_core.places import is_served
     from dispatch_core.stores.migrations import upgrade
 
+    if is_served(session.url):
+        raise BadInput("--store is a server's address: its tables are upgraded where its database is; nothing was done")
     if session.store is None:
         make_folder(session.url)
     revision = run(upgrade(session.url))

@@ -6,14 +6,14 @@ One rule: it prints what `decide` returned and `gate` obeys, and judges nothing 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from dispatch_core.amounts import say_seconds
 from dispatch_core.cli.screen import local_time
 from dispatch_core.client import Explanation
-from dispatch_core.record import Kind
+from dispatch_core.saying import call_words
 from dispatch_core.status import state_of
 from dispatch_core.story import story
-from dispatch_core.turn import Send, Start
 
 
 def lines_of(told: Explanation) -> Iterator[str]:
@@ -28,7 +28,7 @@ def lines_of(told: Explanation) -> Iterator[str]:
         yield "  commit:"
         yield from (f"    {line}" for line in commits or ("what this listing shows",))
     for call in decision.calls:
-        yield f"  then call: {call_words(call)}"
+        yield f"  then call: {call_words(call, _time)}"
     yield f"  look again in {say_seconds(decision.wake_seconds)}" if decision.wake_seconds else "  look again at once"
     yield "because"
     for note in decision.notes:
@@ -42,13 +42,8 @@ def lines_of(told: Explanation) -> Iterator[str]:
             yield f"  {'yes' if condition.holds else 'NO '}  {condition.name}: {condition.text}"
 
 
-def call_words(call: Start | Send) -> str:
-    """A call in a few words, with the time after which the scheduler's host refuses it."""
-    if isinstance(call, Start):
-        return f"start attempt {call.submission}.{call.attempt}, until {local_time(call.deadline, date=False)}"
-    what = "the whole job" if call.call.kind is Kind.STOP_JOB else f"{call.call.object}, run {call.call.run}"
-    kind = "stop" if call.call.kind is Kind.STOP_JOB else call.call.kind
-    return f"{kind} {what}, until {local_time(call.call.deadline, date=False)}"
+def _time(at: datetime) -> str:
+    return local_time(at, date=False)
 
 
 def value_of(told: Explanation) -> dict[str, object]:
@@ -61,7 +56,7 @@ def value_of(told: Explanation) -> dict[str, object]:
         "state": state_of(record),
         "commits": decision.record is not None,
         "lines": story(record, decision.record) if decision.record is not None else (),
-        "calls": [call_words(call) for call in decision.calls],
+        "calls": [call_words(call, _time) for call in decision.calls],
         "wake_seconds": decision.wake_seconds,
         "notes": decision.notes,
         "gate": told.gate,

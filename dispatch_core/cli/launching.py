@@ -25,6 +25,7 @@ from dispatch_core.janitor import Janitor
 from dispatch_core.jobfile import JobFile, read_job
 from dispatch_core.places import problems_of
 from dispatch_core.record import Record, Result
+from dispatch_core.saying import rule_words
 from dispatch_core.status import advice, attention, outcome_words, runs_of, state_of
 from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Supervisor
@@ -68,7 +69,7 @@ def read_file(session: Session, file: str, *, supervised_here: bool) -> JobFile:
 def check(session: Session, file: str) -> int:
     job = read_file(session, file, supervised_here=False)
     value = {"key": job.key, "scheduler": job.scheduler, "spec": job.spec, "plan": job.plan}
-    rules = [f"  {rule.name}: {looking.rule_words(rule)}" for rule in job.plan.rules]
+    rules = [f"  {rule.name}: {rule_words(rule)}" for rule in job.plan.rules]
     head = f"{file}: job {job.key!r} on {job.scheduler} is fine; {plural(len(rules), 'rule')}"
     session.screen.result(value, [head, *rules])
     return exits.FINE

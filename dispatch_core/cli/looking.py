@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dispatch_core import status as statuses
-from dispatch_core.amounts import say_ago, say_seconds
+from dispatch_core.amounts import say_ago
 from dispatch_core.cli import exits
-from dispatch_core.cli.screen import Screen, local_time, plural
+from dispatch_core.cli.screen import Screen, local_time
 from dispatch_core.cli.session import Session
 from dispatch_core.cli.session import run as run_to_end
-from dispatch_core.plan import Rule
 from dispatch_core.record import Result
 from dispatch_core.status import Sight, Status, Tried
 from dispatch_core.stores.contract import Listed, Store
@@ -207,18 +206,3 @@ def history(session: Session, key: str) -> int:
         lines += [f"      {line}" for line in change.lines]
     session.screen.result(changes, lines)
     return exits.FINE
-
-
-def rule_words(rule: Rule) -> str:
-    """A rule in a line: what it does, when, how often."""
-    when = rule.when
-    told = [f"cause {' or '.join(when.cause)}"] if when.cause else []
-    told += [f"exit code {' or '.join(map(str, when.exit_code))}"] if when.exit_code else []
-    told += [f"signal {' or '.join(map(str, when.signal))}"] if when.signal else []
-    told += [f"message matches {when.message!r}"] if when.message is not None else []
-    for name in ("shorter_than", "pending_longer_than", "no_progress_for"):
-        seconds = getattr(when, f"{name}_seconds")
-        told += [f"{name.replace('_', ' ')} {say_seconds(seconds)}"] if seconds is not None else []
-    often = "without limit" if rule.limit is None else plural(rule.limit, "time")
-    delay = f", after {say_seconds(rule.delay.seconds)}" if rule.delay.seconds else ""
-    return f"{rule.do} on {' and '.join(told)}, {often}{delay}"

@@ -36,7 +36,7 @@ class Session:
     """What every command is told by its options."""
 
     store: str | None
-    """A SQLAlchemy URL; None: the user's own SQLite file."""
+    """A SQLAlchemy URL, or the address of a server; None: the user's own SQLite file."""
     spool: Path | None
     screen: Screen
     clusters: Path | None = None
@@ -51,10 +51,9 @@ class Session:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Store]:
         """The store, ready to be used."""
-        from dispatch_core.stores.sql import open_store
+        from dispatch_core.places import open_store
 
-        if self.store is None:
-            await _prepare_default(self.url)
+        await prepare(self)
         store = open_store(self.url)
         try:
             yield store
@@ -101,10 +100,12 @@ class Session:
         return shlex.join(["dispatch", *words, *options])
 
 
-async def _prepare_default(url: str) -> None:
-    """Make or upgrade the user's own SQLite file; where it is up to date already, without the slow import."""
+async def prepare(session: Session) -> None:
+    """Make or upgrade the user's own SQLite file; where it is up to date already, without the slow import. Any other
+    store is left as it is."""
+    url = session.url
     file = Path(url.removeprefix("sqlite:///"))
-    if is_current(file):
+    if session.store is not None or is_current(file):
         return
     from dispatch_core.stores.migrations import upgrade
 

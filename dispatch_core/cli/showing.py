@@ -1,5 +1,5 @@
-"""The commands that need no store of yours: `clusters` and `doctor` tell of clusters, `simulate` and `demo` show what
-dispatch does in worlds of their own.
+"""The commands that ask nothing of a job: `clusters` and `doctor` tell of clusters, `serve` shows a store to others,
+`simulate` and `demo` show what dispatch does in worlds of their own.
 
 One rule: as in `app`, nothing slow is imported here.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dispatch_core.cli.app import ClustersOption, Output, OutputOption, SpoolOption, app
+from dispatch_core.cli.app import ClustersOption, Output, OutputOption, SpoolOption, StoreOption, app
 from dispatch_core.cli.screen import Screen
 from dispatch_core.cli.session import Session
 from dispatch_core.errors import BadInput
@@ -45,6 +46,33 @@ def doctor(
 
     screen = Screen(as_json=output is Output.JSON)
     return doctoring.doctor(Session(store=None, spool=spool, screen=screen, clusters=clusters), cluster)
+
+
+@app.command()
+def serve(
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
+    ] = "127.0.0.1:8642",
+    token_file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="Lines of `read|act|store NAME TOKEN`, in a file of mode 600; may be given more than once.",
+        ),
+    ] = None,
+    store: StoreOption = None,
+    spool: SpoolOption = None,
+    clusters: ClustersOption = None,
+) -> int:
+    """Serve the store over HTTP, and a page of its jobs, until Ctrl-C.
+
+    Without --token-file only this machine is answered, and nothing can be changed. A token may read; act: cancel, hold
+    and the like, on the pages; or store: all that a database's user may, as supervisors elsewhere need it."""
+    from dispatch_core.cli import serving
+
+    session = Session(store=store or None, spool=spool, screen=Screen(as_json=False), clusters=clusters)
+    return serving.serve(session, bind, token_file or [])
 
 
 @app.command()

@@ -53,6 +53,13 @@ class Listed(Value, frozen=True):
     """Who holds its lease now; None: nobody, or the lease has run out."""
 
 
+class Place(Value, frozen=True):
+    """A place in the list of all jobs, newest change first: right behind this job, as it was listed."""
+
+    updated: datetime
+    uid: str
+
+
 class Pruned(Value, frozen=True):
     """What one prune came to."""
 
@@ -126,3 +133,21 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """End the connections."""
+
+
+class Browsed(Store, Protocol):
+    """A store whose jobs can also be looked through a few at a time, however many there are."""
+
+    async def page(
+        self,
+        limit: int,
+        *,
+        after: Place | None = None,
+        settled: bool | None = None,
+        unattended: bool = False,
+        key_prefix: str = "",
+    ) -> list[Listed]:
+        """At most `limit` jobs behind `after`, as `jobs` lists them; what changes meanwhile moves to the front.
+
+        `unattended`: those that are not settled and that nobody supervises.
+        """

@@ -23,9 +23,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from dispatch_core.errors import CommitUnknown, UnreadableRecord
 from dispatch_core.record import Record
-from dispatch_core.stores import prune, rules
+from dispatch_core.stores import browse, prune, rules
 from dispatch_core.stores.change import ADD, SET, change, given
-from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
+from dispatch_core.stores.contract import Change, Lease, Listed, Place, Pruned
 from dispatch_core.stores.engine import BROKEN, TRANSACTION_SECONDS, WRITES, is_repeatable, make_engine, refusal
 from dispatch_core.stores.revisions import Revisions
 from dispatch_core.stores.schema import DatabaseTime, history, job
@@ -155,6 +155,29 @@ class SqlStore:
             listed += [_listed(row) for row in rows[start : start + DECODED_AT_ONCE]]
             await asyncio.sleep(0)
         return listed
+
+    async def page(
+        self,
+        limit: int,
+        *,
+        after: Place | None = None,
+        settled: bool | None = None,
+        unattended: bool = False,
+        key_prefix: str = "",
+    ) -> list[Listed]:
+        wanted = _begins_with(key_prefix, self._engine.dialect.name) if key_prefix else []
+        halves = (False,) if unattended else (False, True) if settled is None else (settled,)
+        found: list[Row[Any]] = []
+        for half in halves:  # one at a time, as the index on (settled, updated) has them in order
+            found += await self._read(_all(browse.places(limit, [job.c.settled == half, *wanted], after, unattended)))
+        found.sort(key=lambda row: (row.updated, row.uid), reverse=True)
+        listed = {row.uid: row for row in await self.jobs(uids=frozenset(row.uid for row in found[:limit]))}
+        # Read a moment later: what was pruned meanwhile is left out, what was changed keeps the place that it had.
+        return [
+            msgspec.structs.replace(one, updated=row.updated)
+            for row in found[:limit]
+            if (one := listed.get(row.uid)) is not None and one.key.startswith(key_prefix)
+        ]
 
     async def history(self, key: str, uid: str | None = None) -> list[Change]:
         async def work(connection: AsyncConnection) -> list[Row[Any]] | None:

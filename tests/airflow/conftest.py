@@ -144,6 +144,15 @@ class Airflow(ThrowawayAirflow):
         self.settings["AIRFLOW_CONN_VAULT"] = json.dumps({"conn_type": "generic", "password": self.bait[0]})
         records = json.loads(self.settings["AIRFLOW_CONN_DISPATCH_DEFAULT"])
         self.settings["AIRFLOW_CONN_DISPATCH_DEFAULT"] = json.dumps({**records, "password": self.bait[1]})
+        self.settings["AIRFLOW_CONN_DISPATCH_HTTP"] = json.dumps(
+            {
+                "conn_type": "dispatch",
+                "host": f"{self.page.url}/dispatch",
+                "login": self.page.user,
+                "password": self.page.password,
+                "extra": {"spool": str(self.spool)},
+            }
+        )
 
     def begin(self, dag: str, mark: str = "") -> Run:
         """Start a run of a DAG whose job writes to files that begin with the mark."""

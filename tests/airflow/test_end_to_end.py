@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 import pytest
 from cryptography.fernet import Fernet
@@ -26,9 +27,13 @@ def test_the_row_is_in_airflows_own_database_beside_its_dag_run(airflow: Airflow
     run.wait_until_it_runs()
     slots = airflow.rows("SELECT count(*) AS n FROM task_instance WHERE state IN ('running', 'queued')")
     assert slots == [{"n": 0}], "a worker waits with it"
+    link = f"{airflow.page.url}/dispatch/job?{urlencode({'key': run.job().record.key, 'uid': run.job().record.uid})}"
+    links = f"/dags/plain/dagRuns/{quote(run.id)}/taskInstances/job/links"
+    assert airflow.page.ask("GET", links)["extra_links"] == {"dispatch job": link}, "while the task is deferred"
     run.go()
     run.wait_until_done()
     run.assert_one_run()
+    assert airflow.page.ask("GET", links)["extra_links"] == {"dispatch job": link}, "and after its end"
     both = airflow.rows(
         "SELECT d.dag_id, d.run_id, j.key, j.revision FROM dag_run d JOIN dispatch_job j"
         " ON j.key = 'airflow/' || d.dag_id || '/' || d.run_id || '/job/-1/0' WHERE d.run_id = ?",

@@ -22,12 +22,14 @@ from tests.stores.databases import (
     OnSqlite,
     PostgresShelf,
 )
+from tests.stores.served import OnHttp
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many tries as always, sooner after each other."""
-    monkeypatch.setattr("dispatch_core.stores.sql.PAUSES", (0.01, 0.02, 0.04))
+    for room in ("sql", "line"):
+        monkeypatch.setattr(f"dispatch_core.stores.{room}.PAUSES", (0.01, 0.02, 0.04))
 
 
 @pytest.fixture(scope="session")
@@ -78,15 +80,37 @@ async def mariadb(mariadb_shelf: MariadbShelf) -> AsyncIterator[OnMariadb]:
     await database.end()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "mariadb"])
+@pytest.fixture
+async def http(sqlite: OnSqlite) -> AsyncIterator[OnHttp]:
+    """SQLite behind a server."""
+    database = OnHttp(sqlite)
+    yield database
+    await database.end()
+
+
+@pytest.fixture
+async def http_postgresql(postgresql: OnPostgres) -> AsyncIterator[OnHttp]:
+    """PostgreSQL behind a server."""
+    database = OnHttp(postgresql)
+    yield database
+    await database.end()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "mariadb", "http", "http_postgresql"])
 def database(request: pytest.FixtureRequest) -> Database:
     """One database of each kind, empty."""
     return InMemory() if request.param == "memory" else request.getfixturevalue(request.param)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
-def breakable(request: pytest.FixtureRequest) -> OnSqlite | OnServer:
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "http"])
+def breakable(request: pytest.FixtureRequest) -> OnSqlite | OnServer | OnHttp:
     """One database of each kind whose connections can be broken."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def transactional(request: pytest.FixtureRequest) -> OnSqlite | OnServer:
+    """One database of each kind whose transaction ends with the caller's wait; a request that was sent goes on."""
     return request.getfixturevalue(request.param)
 
 

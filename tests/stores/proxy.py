@@ -5,6 +5,7 @@ passes. What it breaks is broken for real: the client sees a closed connection, 
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -51,6 +52,19 @@ class Proxy:
         await asyncio.gather(*self._lines, return_exceptions=True)
         await self._listener.wait_closed()
 
+    async def go_away(self) -> None:
+        """From now on nobody listens, and no line goes on."""
+        self._port = int(self._listener.sockets[0].getsockname()[1])
+        self._listener.close()
+        current = asyncio.current_task()
+        for line in self._lines:
+            if line is not current:
+                line.cancel()
+
+    async def come_back(self) -> None:
+        """Listen again where it did before."""
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+
     def break_commit(self, moment: Moment, then: Callable[[], Awaitable[None]] = nothing) -> None:
         """Break the line at the next COMMIT, once; `then` runs after the break and before the client sees it."""
         self._break_at, self._then = moment, then
@@ -79,7 +93,7 @@ class Proxy:
                     await end.wait_closed()
 
     async def _upwards(self, line: "Line") -> None:
-        while data := await self._next(line.client_reader):
+        while data := await self._asked(line.client_reader):
             if self._word in data and self._break_at is not None:
                 moment, self._break_at = self._break_at, None
                 self.broken += 1
@@ -109,6 +123,10 @@ class Proxy:
             await line.replied.wait()
         await self._then()
 
+    async def _asked(self, reader: asyncio.StreamReader) -> bytes:
+        """The next that a client sends, as much as belongs together."""
+        return await self._next(reader)
+
     async def _next(self, reader: asyncio.StreamReader) -> bytes:
         """The next packet; nothing where the line has ended, or breaks here."""
         with suppress(ConnectionError):
@@ -121,6 +139,28 @@ class Proxy:
                     return b""
             return data
         return b""
+
+
+class HttpProxy(Proxy):
+    """The same for HTTP, where each request is broken at, or passes, whole."""
+
+    async def _asked(self, reader: asyncio.StreamReader) -> bytes:
+        data = b""
+        while len(data) < _length(data):
+            more = await self._next(reader)
+            if not more:
+                return b""
+            data += more
+        return data
+
+
+def _length(request: bytes) -> int:
+    """How long a request is that begins so, as far as that can be told."""
+    head, end, _ = request.partition(b"\r\n\r\n")
+    if not end:
+        return len(request) + 1
+    named = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    return len(head) + len(end) + (int(named[1]) if named else 0)
 
 
 @dataclass

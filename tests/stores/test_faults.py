@@ -16,8 +16,9 @@ from dispatch_core.stores.sql import SqlStore
 from tests.stores.databases import OnServer, OnSqlite, Refusal
 from tests.stores.proxy import Moment
 from tests.stores.records import commit_id, committed, created, fresh, held, keep_trying
+from tests.stores.served import OnHttp
 
-Breakable = OnSqlite | OnServer
+Breakable = OnSqlite | OnServer | OnHttp
 MOMENTS = [Moment.BEFORE, Moment.AFTER]
 REFUSALS = [Refusal("40001", 1213), Refusal("40P01", 1213), Refusal("55P03", 1205)]
 
@@ -273,8 +274,8 @@ class TestCancelled:
     """A pass that is abandoned in mid-commit leaves a whole commit or none, and a store that works."""
 
     @pytest.mark.promise("C5")
-    async def test_commit_cancelled_at_any_moment(self, breakable: Breakable) -> None:
-        store = await breakable.open()
+    async def test_commit_cancelled_at_any_moment(self, transactional: OnSqlite | OnServer) -> None:
+        store = await transactional.open()
         record = await created(store)
         began = time.perf_counter()
         for _ in range(5):

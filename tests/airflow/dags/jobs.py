@@ -50,6 +50,9 @@ class OnExitCode75(RetryPolicy):
 with DAG("plain", schedule=None, params={"mark": "plain"}):
     DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT)
 
+with DAG("over_http", schedule=None, params={"mark": "over_http"}):
+    DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT, dispatch_conn_id="dispatch_http")
+
 with DAG("on_slurm", schedule=None, params={"mark": "on_slurm"}):
     DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT, scheduler="alps")
 

@@ -1,5 +1,6 @@
 """The connection type: what its fields mean, and one line for what they lack."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider.hook import DispatchHook, asettings, forget, read_settings, settings
+from airflow_provider.login import UNTOLD_SECONDS, ends
 from airflow_provider.secrets import read_secret, secrets
 from dispatch_core.errors import BadInput
 from dispatch_core.plan import Secret
+from dispatch_core.stores.http import HttpStore
 from tests.airflow.inside.conftest import Deployment
 
 
@@ -34,6 +37,54 @@ def test_the_fields_of_a_connection() -> None:
 
 def test_a_sqlite_file() -> None:
     assert read_settings(connection({"driver": "sqlite"}, schema="/var/jobs.db")).url == "sqlite:////var/jobs.db"
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({"host": "https://af.example.org/dispatch/"}, "https://af.example.org/dispatch"),
+        ({"host": "http://af/base/dispatch", "port": 8080}, "http://af:8080/base/dispatch"),
+        ({"host": "http://af:81/dispatch", "port": 8080}, "http://af:81/dispatch"),
+        ({"extra": {"url": "https://af/dispatch", "spool": "/var/spool"}}, "https://af/dispatch"),
+    ],
+)
+def test_the_address_of_a_server(given: dict[str, Any], url: str) -> None:
+    found = read_settings(connection(given.pop("extra", None), login="svc", password="marker", **given))
+    assert (found.url, found.user, found.served) == (url, "svc", True)
+    store = found.open_store()
+    assert isinstance(store, HttpStore)
+    assert url in repr(store)
+    shown = (found, store, store._line, vars(store._line), store._line._credential)
+    assert "marker" not in "".join(map(repr, shown))
+
+
+def test_a_token_for_a_server() -> None:
+    found = read_settings(connection({"url": "http://here:8642"}, password="marker"))
+    assert (found.user, found.password) == (None, "marker")
+    assert "marker" not in repr(found) + repr(found.open_store())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"host": "https://af/dispatch"}, "wants a password"),
+        ({"host": "https://u:marker@af/dispatch", "password": "marker"}, "holds a name or a password"),
+        ({"host": "https://af", "login": "svc", "password": "marker"}, "which ends in /dispatch"),
+        ({"extra": {"url": "https://af/dispatch", "tables_schema": "x"}, "password": "marker"}, "is a database's"),
+    ],
+)
+def test_one_line_for_a_server_that_cannot_be_asked(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said) as raised:
+        read_settings(connection(given.pop("extra", None), **given))
+    assert "marker" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_when_a_token_ends() -> None:
+    claims = base64.urlsafe_b64encode(b'{"exp": 1234.5}').decode().rstrip("=")
+    assert ends(f"h.{claims}.s", 0) == 1234.5
+    for token in ("", "x", "a.b.c", "a.!.c", "a.e30.c", "a.bnVsbA.c"):
+        assert ends(token, 1000.0) == 1000.0 + UNTOLD_SECONDS
 
 
 def test_empty_fields_are_none() -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
@@ -50,6 +51,8 @@ def test_a_job_from_its_submission_to_its_result(deployment: Deployment) -> None
         "objects": [record.objects[0].id],
     }
     json.dumps(found)
+    link = ti.pushed.pop("_link_dispatch_job")
+    assert link == f"/dispatch/job?{urlencode({'key': KEY, 'uid': record.uid})}", "there before the task is deferred"
     assert ti.pushed == {"dispatch_job": {"key": KEY, "uid": record.uid}, "dispatch_result": found}
     assert record.settled
     assert deployment.read_lines() == ["1 1 start"]
