@@ -101,7 +101,6 @@ def test_the_job_of_a_task_that_has_ended_is_cancelled(
     assert looked() == []
 
 
-@pytest.mark.promise("A5")
 @pytest.mark.parametrize(
     "state", ["deferred", "queued", "scheduled", "running", "up_for_retry", "restarting", "up_for_reschedule", None, ""]
 )
@@ -114,7 +113,6 @@ def test_a_task_that_goes_on_keeps_its_job(
     assert deployment.records()[0].outcome is None
 
 
-@pytest.mark.promise("A5")
 def test_a_task_that_airflow_does_not_know_keeps_its_job(
     deployment: Deployment, airflow_says: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,7 +123,6 @@ def test_a_task_that_airflow_does_not_know_keeps_its_job(
     assert "goes on: this Airflow has no such task instance any more" in caplog.text
 
 
-@pytest.mark.promise("A5")
 @pytest.mark.parametrize(
     "error",
     [AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), RuntimeError("no answer"), OSError("away")],
@@ -255,7 +252,6 @@ def test_what_nobody_supervises_is_taken_on(
     assert deployment.records()[0].settled
 
 
-@pytest.mark.promise("A5")
 def test_what_it_cancels_is_seen_to_its_end_although_a_lost_triggerer_has_a_lease_on_it(
     deployment: Deployment, airflow_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
