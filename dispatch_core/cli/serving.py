@@ -11,6 +11,7 @@ import ipaddress
 import re
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ def serve(session: Session, bind: str, token_files: Sequence[Path]) -> int:
             shown = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
 
             def told() -> None:
+                session.screen.result({"address": shown, "store": _shown(session)})
+                sys.stdout.flush()  # whoever started this as a program waits for the address
                 session.screen.say(f"serving {_shown(session)} at {shown}; Ctrl-C ends it")
                 if not token_files:
                     session.screen.say(

@@ -64,6 +64,7 @@ def serve(
     store: StoreOption = None,
     spool: SpoolOption = None,
     clusters: ClustersOption = None,
+    output: OutputOption = Output.TEXT,
 ) -> int:
     """Serve the store over HTTP, and a page of its jobs, until Ctrl-C.
 
@@ -71,7 +72,7 @@ def serve(
     and the like, on the pages; or store: all that a database's user may, as supervisors elsewhere need it."""
     from dispatch_core.cli import serving
 
-    session = Session(store=store or None, spool=spool, screen=Screen(as_json=False), clusters=clusters)
+    session = Session(store=store or None, spool=spool, screen=Screen(as_json=output is Output.JSON), clusters=clusters)
     return serving.serve(session, bind, token_file or [])
 
 

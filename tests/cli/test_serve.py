@@ -1,6 +1,7 @@
 """`dispatch serve` as a program of its own, and the command line over HTTP."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -202,6 +203,20 @@ def test_a_token_never_shows_itself() -> None:
     with pytest.raises(BadInput) as caught:
         Token("marker of the\ntoken")
     assert "marker" not in str(caught.value)
+
+
+def test_a_program_that_starts_it_is_told_where(cli: Cli) -> None:
+    command = [sys.executable, "-m", "dispatch_core", "serve", "--bind", "127.0.0.1:0", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        try:
+            assert child.stdout is not None
+            told = child.stdout.readline()
+            while "}" not in told:
+                told += child.stdout.readline()
+            answer = httpx.get(json.loads(told)["address"])
+            assert answer.status_code == 200
+        finally:
+            child.kill()
 
 
 def test_without_a_database_behind_it(cli: Cli, tmp_path: Path, tokens: Path) -> None:
