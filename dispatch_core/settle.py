@@ -210,7 +210,13 @@ def _undisposed(observed: Observed) -> tuple[Object, ...]:
     return observed.foreign()
 
 
-@guard("settle_waits_for_every_attempt", promise="S1 P3", history="settle_waits_for_everything", without=True)
+@guard(
+    "settle_waits_for_every_attempt",
+    promise="S1 P3",
+    history="settle_waits_for_everything",
+    pair="settle_spans_absence",
+    without=True,
+)
 def _has_landed(observed: Observed, attempt: Attempt) -> bool:
     """Whether the attempt's Start can no longer land, whatever it replied."""
     return observed.expired(attempt.deadline)
