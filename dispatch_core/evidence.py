@@ -58,6 +58,9 @@ class Capabilities(Value, frozen=True):
     """A requeued object comes back gated."""
     shuts: bool = False
     """A run that the scheduler starts on its own comes back gated, once the gate was shut behind the run before."""
+    starts_once: bool = False
+    """A Start that is carried out twice makes one object: names are unique on the scheduler, or claimed before the
+    launch."""
 
 
 class Sighting(Value, frozen=True, gc=False):

@@ -162,7 +162,9 @@ def _second_stop_due(record: Record, observed: Observed) -> bool:
 
 
 def _is_proven(observed: Observed) -> bool:
-    """Whether nothing rests on absence: each object, and one for each attempt, is listed ended."""
+    """Whether nothing rests on absence: each object, and the one of each attempt, is listed ended."""
+    if not _makes_one(observed):
+        return False
     attempts = [(s, attempt) for s in observed.record.submissions for attempt in s.attempts]
     return all(_is_listed_ended(observed, object) for object in observed.ours()) and all(
         _has_object(observed, submission, attempt) for submission, attempt in attempts
@@ -208,7 +210,13 @@ def _undisposed(observed: Observed) -> tuple[Object, ...]:
     return observed.foreign()
 
 
-@guard("settle_waits_for_every_attempt", promise="S1 P3", history="settle_waits_for_everything", without=True)
+@guard(
+    "settle_waits_for_every_attempt",
+    promise="S1 P3",
+    history="settle_waits_for_everything",
+    pair="settle_spans_absence",
+    without=True,
+)
 def _has_landed(observed: Observed, attempt: Attempt) -> bool:
     """Whether the attempt's Start can no longer land, whatever it replied."""
     return observed.expired(attempt.deadline)
@@ -255,6 +263,13 @@ def _is_listed_ended(observed: Observed, object: Object) -> bool:
 def _has_object(observed: Observed, submission: Submission, attempt: Attempt) -> bool:
     """Whether the attempt's object is known: one without may have made an object that this listing leaves out."""
     return bool(observed.made(submission, attempt))
+
+
+@guard("doubled_start_proves_nothing", promise="S1 P3", history="started_twice_and_hidden", line=2, without=True)
+def _makes_one(observed: Observed) -> bool:
+    """Whether an attempt's object is its only one: a Start that was carried out twice may have made another, which this
+    listing leaves out."""
+    return observed.capabilities.starts_once
 
 
 @guard("clear_starts_again", promise="S1", line=2, without=False)

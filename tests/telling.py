@@ -5,8 +5,9 @@ sentences and paste it into a file; `pytest --rewrite` writes the steps.
 
     job train.sh                 what to launch; indented: rule NAME: CONDITIONS -> ACTION [xBUDGET] [after 30s]
                                  [delay*2<=90s] [jitter 0.5] [memory*1.5<=64] [time*2<=2h] [queue NAME] [elsewhere];
-                                 unmatched manual; foreign stop; lost_node hold; requeues; shuts; memory 16; limit 1h;
-                                 leased a; secret TOKEN variable token; call|window|absence|repeat|resync 10s
+                                 unmatched manual; foreign stop; lost_node hold; requeues; shuts; starts_twice;
+                                 memory 16; limit 1h; leased a; secret TOKEN variable token;
+                                 call|window|absence|repeat|resync 10s
     a reads [revision 3]; a lists LIES; a decides; a commits
     a merges [replies][, having read revision 3]
     a sends [CALL][, having read revision 3], FATE
@@ -117,7 +118,7 @@ class Teller:
     def job(self, command: str, more: list[str] | None = None) -> Iterator[str]:
         rules: list[Rule] = []
         plan, bounds = {}, {"call": 10.0, "window": 20.0, "absence": 60.0, "repeat": 10.0, "resync": 60.0}
-        can = {"requeues": False, "shuts": False}
+        can = {"requeues": False, "shuts": False, "starts_twice": False}
         spec: dict[str, object] = {}
         lease = None
         for line in more or []:
@@ -141,11 +142,12 @@ class Teller:
                 lease = rest
             else:
                 raise Impossible(f"no line of a job: {line!r}")
+        starts_once = not can.pop("starts_twice")
         self._world = World(
             Plan(rules=tuple(rules), **plan),  # type: ignore[arg-type]
             Spec(command=tuple(shlex.split(command)), **spec),  # type: ignore[arg-type]
             Bounds(**{f"{name}_seconds": value for name, value in bounds.items()}),
-            Capabilities(**can),
+            Capabilities(**can, starts_once=starts_once),
         )
         self.world.lease = lease
         yield from story(None, self.world.record)

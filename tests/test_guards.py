@@ -101,6 +101,7 @@ SECOND_LINE = {
     "decisions_carry_the_lease": "C2",
     "disposed_only_without_object": "S1",
     "earlier_intents_carried_out_first": "X3",
+    "doubled_start_proves_nothing": "S1 P3",
     "ending_decides_little": "G9",
     "gate_shut_behind_the_run": "G1",
     "gate_waits_for_requeue_expiry": "L4",

@@ -120,6 +120,7 @@ class World:
             time=lambda: (self.now - EPOCH).total_seconds(),
             tell=self._hear,
             requeues=capabilities.requeues,
+            starts_once=capabilities.starts_once,
         )
         self.broken: list[str] = []
         """The laws that were broken, in words."""
@@ -348,7 +349,7 @@ class World:
 
     def _act(self, flight: Flight) -> Reply:
         if isinstance(flight.call, Start):
-            return Reply(answer=Answer.DONE, text=self.scheduler.make(flight.target).id)
+            return self.scheduler.starts(flight.target)
         row = flight.call.call
         if row.kind is Kind.STOP_JOB:
             return self.scheduler.stop_named(flight.names)

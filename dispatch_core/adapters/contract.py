@@ -126,7 +126,9 @@ class Adapter(Protocol):
 
     async def start(self, launch: Launch, secrets: Mapping[str, str], deadline: datetime) -> Reply:
         """Create one object, gated. `DONE` carries its id. The secrets are handed over by a file that only the run's
-        user can read, never on a command line."""
+        user can read, never on a command line. Where `starts_once` is declared, a Start that is carried out again
+        makes nothing: it replies with the id of what is there, or `unknown`, but not `refused`, which would say that
+        the attempt made nothing."""
 
     async def open(self, target: Target, deadline: datetime) -> Reply:
         """Open the gate of this run."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from dispatch_core.client import Client
 from dispatch_core.errors import BadInput, DispatchError
 from dispatch_core.janitor import Janitor
@@ -106,7 +108,8 @@ class History:
         bounds = profile.bounded(plans.draw_bounds(draw))
         self.judge = Judge(UID, bounds.call_seconds)
         capabilities = plans.draw_capabilities(draw)
-        self.world = World(self.tape, self.faults, bounds, profile.capabilities or capabilities, self.judge.see)
+        capabilities = replace(profile.capabilities or capabilities, starts_once=seed % 2 == 0)
+        self.world = World(self.tape, self.faults, bounds, capabilities, self.judge.see)
         self.world.blank, self.world.lingering = profile.blank, profile.lingering
         self.world.target = asked.target
         self.world.scheduler.wipes_holds = self.faults.has(Fault.WIPED_HOLD)

@@ -14,7 +14,7 @@ from dispatch_core.adapters.contract import Job, Launch, Log, Piece, Target
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing
 from dispatch_core.plan import Spec
-from dispatch_core.record import Answer, Kind, Reply
+from dispatch_core.record import Kind, Reply
 from dispatch_core.simulator.flight import Flight, is_beyond
 from dispatch_core.simulator.query import Query
 from dispatch_core.simulator.trace import Looked, Replied, Sent, Unanswered
@@ -85,8 +85,7 @@ class Connection:
         )
 
         def act() -> Reply:
-            thing = self.world.scheduler.make(launch.name, sent, beyond=is_beyond(self.world, sent))
-            return Reply(answer=Answer.DONE, text=thing.id)
+            return self.world.scheduler.starts(launch.name, sent, beyond=is_beyond(self.world, sent))
 
         return await self._call(sent, act)
 

@@ -116,6 +116,7 @@ class Scheduler:
         time: Callable[[], float],
         tell: Callable[[Event], None],
         requeues: bool,
+        starts_once: bool,
     ) -> None:
         self.key = key
         self.now = now
@@ -123,6 +124,10 @@ class Scheduler:
         self.tell = tell
         self.requeues = requeues
         """A requeued object comes back gated."""
+        self.starts_once = starts_once
+        """A name is claimed before its object is made; the next Start of that name finds the claim."""
+        self.begun: set[str] = set()
+        """The names that are claimed."""
         self.wipes_holds = False
         """A requeue takes the hold bit off."""
         self.things: dict[str, Thing] = {}
@@ -286,6 +291,13 @@ class Scheduler:
             if thing.name in names:
                 self.stop(thing, "call")
         return Reply(answer=Answer.DONE)
+
+    def starts(self, name: str, by: Sent | None = None, *, beyond: bool = False) -> Reply:
+        """A Start takes effect: what it made, or that another copy of it was there before."""
+        if self.starts_once and name in self.begun:
+            return Reply(answer=Answer.UNKNOWN, text="this launch was begun before")
+        self.begun.add(name)
+        return Reply(answer=Answer.DONE, text=self.make(name, by, beyond=beyond).id)
 
     def act(self, kind: Kind, id: str, name: str, run: int, by: Sent | None = None) -> Reply:
         """One call on one object; the host compares identity and run in the command that acts."""

@@ -37,6 +37,8 @@ def job_lines(spec: Spec, plan: Plan, bounds: Bounds, capabilities: Capabilities
     for name in ("call", "window", "absence", "repeat", "resync"):
         yield f"  {name} {seconds(getattr(bounds, f'{name}_seconds'))}"
     yield from (f"  {word}" for word in ("requeues", "shuts") if getattr(capabilities, word))
+    if not capabilities.starts_once:
+        yield "  starts_twice"
     if spec.memory_bytes is not None:
         yield f"  memory {spec.memory_bytes / GIB:g}"
     if spec.time_limit_seconds is not None:

@@ -82,7 +82,12 @@ class World:
         self.clock = Clock()  # type: ignore[abstract]  # what it lacks, sockets and signals, nobody here uses
         self.store = MemoryStore(self.host_now)
         self.scheduler = Scheduler(
-            key=KEY, now=self.host_now, time=self.clock.time, tell=self.tell, requeues=capabilities.requeues
+            key=KEY,
+            now=self.host_now,
+            time=self.clock.time,
+            tell=self.tell,
+            requeues=capabilities.requeues,
+            starts_once=capabilities.starts_once,
         )
         self.trace: list[Event] = []
         self.sent = 0

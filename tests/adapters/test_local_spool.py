@@ -24,7 +24,7 @@ from dispatch_core.adapters.local import spool as places
 from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.errors import BadInput, SchedulerUnavailable
 from dispatch_core.plan import Cause, Spec
-from dispatch_core.record import Answer, State
+from dispatch_core.record import Answer, Reply, State
 from tests.adapters.local import LocalRig, local_rig, soon
 
 
@@ -244,6 +244,24 @@ async def test_a_call_that_stalls_beyond_its_deadline_does_nothing(rig: LocalRig
         assert await stalling.resume() is Answer.LATE
     assert await case.seen(target.id) == before
     await case.stays(target, before.state)
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.case("T8")
+async def test_a_start_that_is_carried_out_again_makes_no_second_object(rig: LocalRig) -> None:
+    """Neither while the first one is under way, nor after it."""
+    case = Case(rig)
+    launch = case.launch(rig.payload(case.line))
+    stall = {"signal": signal.SIGSTOP, "text": "os.rename(staged, placed)"}
+    async with Interrupted(rig, "start", [launch], **stall) as stalling:
+        await stalling.stalled()
+        assert (await case.adapter.start(launch, {}, soon())).answer is Answer.UNKNOWN
+        assert not (await rig.adapter.find(case.job)).complete, "the first one's folder was taken away"
+        assert await stalling.resume() is Answer.DONE
+    (shown,) = (await case.find()).objects
+    assert await case.adapter.start(launch, {}, soon()) == Reply(answer=Answer.DONE, text=shown.id)
+    assert (await case.find()).objects == (shown,)
+    assert not list((rig.spool / "staging").iterdir())
 
 
 @pytest.mark.promise("C4")

@@ -13,11 +13,18 @@ from tests.world import EPOCH, KEY
 NAME = "dispatch-0f3a9c21-1-1"
 
 
-def scheduler_of(*, requeues: bool = True) -> tuple[Scheduler, list[Event]]:
+def scheduler_of(*, requeues: bool = True, starts_once: bool = True) -> tuple[Scheduler, list[Event]]:
     """A scheduler with one object, `o1`, and what it tells."""
     told: list[Event] = []
-    scheduler = Scheduler(key=KEY, now=lambda: EPOCH, time=lambda: 0.0, tell=told.append, requeues=requeues)
-    scheduler.make(NAME)
+    scheduler = Scheduler(
+        key=KEY,
+        now=lambda: EPOCH,
+        time=lambda: 0.0,
+        tell=told.append,
+        requeues=requeues,
+        starts_once=starts_once,
+    )
+    assert scheduler.starts(NAME).text == "o1"
     told.clear()
     return scheduler, told
 
@@ -30,6 +37,15 @@ def test_it_is_made_gated_and_cannot_run_until_it_is_opened() -> None:
     assert scheduler.act(Kind.OPEN, "o1", NAME, 1).answer is Answer.DONE
     scheduler.runs("o1")
     assert [type(event) for event in told] == [Opened, Started]
+
+
+def test_a_start_that_is_carried_out_twice() -> None:
+    once, _ = scheduler_of()
+    assert once.starts(NAME).answer is Answer.UNKNOWN
+    assert list(once.things) == ["o1"]
+    twice, _ = scheduler_of(starts_once=False)
+    assert twice.starts(NAME).text == "o2"
+    assert [thing.name for thing in twice.things.values()] == [NAME, NAME]
 
 
 def test_a_hold_is_not_the_gate() -> None:

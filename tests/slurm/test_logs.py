@@ -236,13 +236,16 @@ async def test_old_files_go_and_those_of_the_queue_stay(rig: SlurmRig) -> None:
     lost |= {f"logs/{gone}.out"}
     kept = {"logs/of a user.out", "secrets/mine", f"logs/{gone} copy", f"runs/x{gone}"}
     (home / "progress").mkdir(exist_ok=True)
+    (home / "starts" / gone).mkdir()
     for name in lost | kept:
         (home / name).write_text("")
+    lost |= {f"starts/{gone}"}
     known = names(home) - lost
+    assert f"starts/{gated.name}" in known
     await rig.adapter.everything()
     assert names(home) == known | lost, "what is new was removed"
     await again(rig, lost | known, home, 2 * 3600.0)
-    left = {name for name in lost if name.startswith(("runs", "logs"))}
+    left = {name for name in lost if name.startswith(("runs", "logs", "starts"))}
     assert names(home) == known | left, "only secrets and progress of what has left the queue go after an hour"
     await again(rig, left | known, home, OLD)
     assert names(home) == known

@@ -87,6 +87,22 @@ async def gate_and_hold_are_two_things(rig: Rig) -> None:
     await case.stays(target, State.GATED)
 
 
+@check("S1", "P3")
+async def a_start_carried_out_twice_makes_one_object(rig: Rig) -> None:
+    case = Case(rig)
+    if not case.adapter.capabilities.starts_once:
+        return
+    launch, deadline = case.launch(rig.payload(case.line)), await case.in_time()
+    replies = await asyncio.gather(*(case.adapter.start(launch, {}, deadline) for _ in range(4)))
+    replies.append(await case.adapter.start(launch, {}, deadline))
+    shown = (await case.find()).objects
+    expect(len(shown) == 1, f"a Start that was carried out five times made {len(shown)} objects")
+    for reply in replies:
+        expect_reply(reply, Answer.DONE, Answer.UNKNOWN)  # anything else would say that the attempt made nothing
+    made = {reply.text for reply in replies if reply.answer is Answer.DONE}
+    expect(made == {shown[0].id}, f"five replies to one Start name {len(made)} objects, and one is listed")
+
+
 @check("L1")
 async def a_late_start_makes_no_object(rig: Rig) -> None:
     if Kind.OPEN in rig.unenforced:

@@ -7,9 +7,10 @@ adapter calls them in threads.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
-import secrets as chance
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,16 @@ def unknown(text: str) -> Reply:
 LATE = Reply(answer=Answer.LATE, text="the host got to it after its deadline; nothing was done")
 
 
+def id_of(name: str) -> str:
+    """The id of the one object of this name."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def _is_taken(error: Exception) -> bool:
+    """Whether a folder was not moved because another is in its place."""
+    return isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY)
+
+
 def nothing(_: str) -> None:
     """The effect of a call that finds all as it wants it."""
 
@@ -67,9 +78,32 @@ class Calls:
     def start(
         self, launch: Launch, secrets: Mapping[str, str], inherited: Mapping[str, str], deadline: datetime
     ) -> Reply:
-        """Make the object in the staging folder, and move it among the objects if it is not too late."""
-        id = chance.token_hex(8)
-        staged, placed = os.path.join(self.staging, id), os.path.join(self.objects, id)
+        """Make the object in the staging folder, and move it among the objects if it is not too late.
+
+        Its id comes from its name, so a Start that is carried out twice meets itself: in the staging folder, or where
+        the object is put.
+        """
+        id = id_of(launch.name)
+        staged = os.path.join(self.staging, id)
+        try:
+            os.mkdir(staged, 0o700)
+        except FileExistsError:
+            return unknown("another copy of this call has begun the launch; this one did nothing")
+        except OSError as error:
+            return refused(f"the object could not be made: {error}")
+        return self._make(staged, id, launch, secrets, inherited, deadline)
+
+    def _make(
+        self,
+        staged: str,
+        id: str,
+        launch: Launch,
+        secrets: Mapping[str, str],
+        inherited: Mapping[str, str],
+        deadline: datetime,
+    ) -> Reply:
+        """Fill the folder that was staged, and put it in its place, unless the object is there."""
+        placed = os.path.join(self.objects, id)
         moving = False
         try:
             claim = self._stage(staged, id, launch, secrets, inherited)
@@ -83,6 +117,9 @@ class Calls:
             finally:
                 spool.drop(claim)
         except (OSError, spool.Unwritten) as error:
+            if moving and _is_taken(error):
+                shutil.rmtree(staged, ignore_errors=True)
+                return Reply(answer=Answer.DONE, text=id)
             if moving:
                 return unknown(f"the object may not have been made: {error}")
             shutil.rmtree(staged, ignore_errors=True)
@@ -94,7 +131,6 @@ class Calls:
     ) -> int:
         """Write all that the object consists of; its claim, held."""
         spec = launch.spec
-        os.mkdir(staged, 0o700)
         claim = spool.make_held(os.path.join(staged, spool.CLAIM))
         if claim is None:
             raise spool.Unwritten("somebody else has the claim of an object that is being made")

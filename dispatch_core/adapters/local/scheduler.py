@@ -56,7 +56,7 @@ class LocalScheduler:
     A run stays in the control group of whoever opened it: a systemd service that opens runs needs `KillMode=process`,
     else stopping the service ends them (they read `node_failure`). What a payload starts ends with it."""
 
-    capabilities = Capabilities(requeues=True, shuts=False)
+    capabilities = Capabilities(requeues=True, shuts=False, starts_once=True)
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is removed of dispatch's own folder on a cluster: notes, logs and secrets of objects that are long gone.
+"""What is removed of dispatch's own folder on a cluster: claims, notes, logs and secrets of objects that are long gone.
 
 One rule: a file goes only in the script of a listing that succeeded, only where no job in the queue, in any state, has
 its name, and only once it is old. What is not named like an object is never touched, so no log in a path that a user
@@ -41,11 +41,12 @@ def body(cluster: SlurmCluster, name: str) -> str:
         echo .
         find secrets progress -type f -name 'dispatch-*' -mmin +{soon}
         find runs logs -type f -name 'dispatch-*' -mmin +{late}
+        find starts -type d -name 'dispatch-*' -mmin +{late}
     }} 2>/dev/null | LC_ALL=C awk -F '{GAP}' '
         !files {{ if ($0 == ".") files = 1; else queued[${FIELDS.index("Name") + 1}] = 1; next }}
         /^[a-z]+[/]dispatch-[0-9a-z]+-[0-9]+-[0-9]+([.][0-9a-z.]+)?$/ {{
             name = $0; sub(/^[a-z]+[/]/, "", name); sub(/[.].*/, "", name)
             if (!(name in queued)) print
-        }}' | head -n {MOST} | timeout 60 xargs rm -f --
+        }}' | head -n {MOST} | timeout 60 xargs rm -df --
 }}
 (clean)"""

@@ -54,7 +54,7 @@ NEEDED = (
     ),
     *("readlink", "tr", "sort"),
 )
-FOLDERS = ("logs", "runs", "secrets", "progress", "cluster")
+FOLDERS = ("logs", "runs", "secrets", "progress", "starts", "cluster")
 
 
 async def examine(cluster: SlurmCluster) -> AsyncIterator[Finding]:
@@ -330,6 +330,7 @@ case $directory in *[%\\\\]*) say wrote 1; printf '%s' "$directory has a percent
 def _leave_body(name: str, made: tuple[str, ...]) -> str:
     """Removes the job's files, and of the folders those that were not there before and are empty."""
     lines = [f'cd "$directory" && rm -f runs/{name}.* logs/{name}.* secrets/{name} progress/{name}*']
+    lines.append(f'rmdir "$directory/starts/{name}"')
     if "cluster" in made:
         lines.append('rm -f "$directory/cluster"')
     lines += [f'rmdir "$directory/{folder}"' for folder in made if folder not in ("cluster", ".")]

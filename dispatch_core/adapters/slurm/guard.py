@@ -234,6 +234,10 @@ def reply_of(sections: Sequence[Section], err: bytes) -> Reply:
             return Reply(answer=Answer.DONE, text=text)
         case ["did", code] if is_refusal(code, text):
             return Reply(answer=Answer.REFUSED, text=text)
+        case ["begun"]:
+            return Reply(
+                answer=Answer.UNKNOWN, text="another copy of this call has begun the launch; this one did nothing"
+            )
         case ["unseen"]:
             return Reply(answer=Answer.UNKNOWN, text=f"nothing was done: {text or 'squeue did not answer in time'}")
     return Reply(answer=Answer.UNKNOWN, text=text or "Slurm did not answer in time")

@@ -68,7 +68,7 @@ def transport_to(cluster: SlurmCluster) -> Transport:
 class SlurmScheduler:
     """One Slurm cluster, for all jobs of one event loop."""
 
-    capabilities = Capabilities(requeues=True, shuts=True)
+    capabilities = Capabilities(requeues=True, shuts=True, starts_once=True)
 
     def __init__(self, cluster: SlurmCluster, transport: Transport) -> None:
         self.cluster = cluster

@@ -260,7 +260,15 @@ fi"""
 
 
 def start_body(launch: Launch, secrets: Mapping[str, str], deadline: datetime, seconds: float, cluster: str) -> str:
-    """The body of Start: the files on their way, the batch script, and sbatch. `cluster` is the cluster's own name."""
+    """The body of Start: the claim of its name, the files on their way, the batch script, and sbatch. `cluster` is the
+    cluster's own name.
+
+    A script that is run a second time, however that comes, finds the claim, touches nothing and knows nothing of what
+    the first one made. Nor does one sbatch make two jobs: a request that was sent is sent again only after an answer
+    that it was not carried out (a controller in standby, a full queue, too many requests; read in Slurm's source), and
+    one that times out is given up (seen on 22.05: one job). Whoever is ended between the claim and sbatch leaves an
+    attempt that made nothing, like one that never arrived.
+    """
     spec, name = launch.spec, launch.name
     paths = [
         f"--{stream}={shlex.quote(str(spec.options[stream]))}"
@@ -276,9 +284,14 @@ def start_body(launch: Launch, secrets: Mapping[str, str], deadline: datetime, s
 refuse() {{ say refused; printf '%s' "$1"; }}
 in_time || {{ say late; return; }}
 case $directory in *[%\\\\]*) refuse "the directory $directory has a percent sign or a backslash"; return ;; esac
-made() {{ umask 077; mkdir -p "$directory" && cd "$directory" && mkdir -p logs runs secrets progress; }}
+made() {{ umask 077; mkdir -p "$directory" && cd "$directory" && mkdir -p logs runs secrets progress starts; }}
 if ! told=$(made 2>&1); then
     refuse "the directory $directory cannot be made: $told"; return
+fi
+if ! told=$(mkdir "$directory/starts/{name}" 2>&1); then
+    if [ -d "$directory/starts/{name}" ]; then say begun
+    else refuse "the claim of {name} cannot be made below $directory: $told"; fi
+    return
 fi
 {files}quoted=$(printf '%s' "$directory" | sed "s/'/'\\\\\\\\''/g")
 {_composition(spec, inner)}
