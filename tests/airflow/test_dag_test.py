@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 SECONDS = 240
 
 
+@pytest.mark.long
 @pytest.mark.promise("A1")
 def test_a_dag_is_run_in_one_program(engine: Environment, tmp_path: Path) -> None:
     dags, database = tmp_path / "dags", tmp_path / "airflow.db"

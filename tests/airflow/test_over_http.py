@@ -5,6 +5,7 @@ import pytest
 from tests.airflow.conftest import Airflow
 
 
+@pytest.mark.long
 @pytest.mark.promise("A1")
 @pytest.mark.promise("A2")
 def test_a_job_whose_records_go_through_the_api_server(airflow: Airflow) -> None:

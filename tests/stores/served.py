@@ -58,7 +58,7 @@ class OnHttp:
     """The records of another database, asked for over HTTP; each store has a server of its own."""
 
     def __init__(self, behind: OnSqlite | OnPostgres) -> None:
-        self._behind = behind
+        self.behind = behind
         self._servers: list[Served] = []
         self._stores: list[HttpStore] = []
         self._proxies: list[HttpProxy] = []
@@ -72,7 +72,7 @@ class OnHttp:
         return self._store(await proxy.start())
 
     async def _serve(self) -> Served:
-        behind = await self._behind.open()
+        behind = await self.behind.open()
         server = Served(lambda: behind)
         await server.begin()
         self._servers.append(server)
@@ -102,13 +102,13 @@ class OnHttp:
         await self.proxy.come_back()
 
     async def document(self, uid: str) -> bytes:
-        return await self._behind.document(uid)
+        return await self.behind.document(uid)
 
     async def overwrite(self, uid: str, document: str) -> None:
-        await self._behind.overwrite(uid, document)
+        await self.behind.overwrite(uid, document)
 
     async def wait(self, seconds: float) -> None:
-        await self._behind.wait(seconds)
+        await self.behind.wait(seconds)
 
     async def end(self) -> None:
         for store in self._stores:

@@ -28,6 +28,7 @@ from dispatch_core.stores.sql import SqlStore, open_store
 from tests.postgres import PostgresServer, free_port
 from tests.stores.databases import OnMariadb, OnPostgres, OnServer, OnSqlite
 from tests.stores.records import committed, created, fresh, held, keep_trying
+from tests.stores.served import OnHttp
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,12 +79,13 @@ class TestUrls:
 
 
 class TestUnavailable:
-    async def test_without_tables(self, breakable: OnSqlite | OnServer) -> None:
+    async def test_without_tables(self, breakable: OnSqlite | OnServer | OnHttp) -> None:
         store = await breakable.open()
-        if isinstance(breakable, OnSqlite):
-            breakable.query("DROP TABLE dispatch_job")
+        database = breakable.behind if isinstance(breakable, OnHttp) else breakable
+        if isinstance(database, OnSqlite):
+            database.query("DROP TABLE dispatch_job")
         else:
-            await breakable.alter("DROP TABLE dispatch_job")
+            await database.alter("DROP TABLE dispatch_job")
         for use in (store.read("x"), created(store), store.jobs(), store.history("x"), committed(store, fresh())):
             with pytest.raises(StoreUnavailable, match="`dispatch db upgrade`") as caught:
                 await use

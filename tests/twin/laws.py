@@ -5,15 +5,15 @@ Each function returns one sentence for each thing that is wrong; none of them be
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatch_core.adapters.local.spool import LAUNCHED, OPEN, RUNNER, TAGS
+from dispatch_core.adapters.local.spool import LAUNCHED, OPEN, RUNNER
 from dispatch_core.record import Kind, Record, Result
 from tests.twin.jobs import Job
+from tests.twin.supervising import starts_of
 
 Line = Mapping[str, Any]
 
@@ -103,11 +103,12 @@ def broken_in(spool: Path, records: Sequence[Record]) -> Iterator[str]:
 
 
 def _sent_uncommitted(spool: Path, records: Sequence[Record]) -> Iterator[str]:
-    """A committed attempt is one Start, and that makes one object: whoever sends one after its commit was refused makes
-    another, of an attempt that somebody else committed or nobody did."""
-    made = Counter(json.loads(file.read_text())["name"] for file in spool.glob(f"objects/*/{TAGS}"))
+    """A committed attempt is one Start: whoever sends one after its commit was refused sends another, of an attempt
+    that somebody else committed or nobody did."""
+    file = starts_of(spool)
+    sent = Counter(file.read_text().splitlines() if file.exists() else ())
     committed = {name for record in records for name in record.names()}
-    for name, times in sorted(made.items()):
+    for name, times in sorted(sent.items()):
         if name not in committed:
             yield f"{name} was started, and no record holds that attempt"
         elif times > 1:

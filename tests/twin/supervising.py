@@ -13,18 +13,18 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from dispatch_core import supervisor as loop
-from dispatch_core.adapters.contract import Adapter
+from dispatch_core.adapters.contract import Adapter, Launch
 from dispatch_core.adapters.local.scheduler import LocalScheduler, now
 from dispatch_core.errors import StoreUnavailable
 from dispatch_core.evidence import Bounds
 from dispatch_core.janitor import Janitor
-from dispatch_core.record import Record
+from dispatch_core.record import Record, Reply
 from dispatch_core.stores.contract import Store
 from dispatch_core.stores.sql import open_store
 
@@ -36,8 +36,26 @@ SLOTS = 64
 UP = "up, and by its own clock it is"
 
 
+class Told(LocalScheduler):
+    """The local scheduler, with a line in a file for each Start that it is asked for: a second one makes no object."""
+
+    starts: Path
+
+    async def start(self, launch: Launch, secrets: Mapping[str, str], deadline: datetime) -> Reply:
+        with self.starts.open("a") as file:
+            file.write(f"{launch.name}\n")
+        return await super().start(launch, secrets, deadline)
+
+
+def starts_of(spool: Path) -> Path:
+    """Where those lines are."""
+    return spool.with_name("starts")
+
+
 def connect(spool: Path, clock: Callable[[], datetime] = now) -> LocalScheduler:
-    return LocalScheduler(spool, slots=SLOTS, bounds=QUICK, listing_seconds=0.2, grace_seconds=1.0, clock=clock)
+    scheduler = Told(spool, slots=SLOTS, bounds=QUICK, listing_seconds=0.2, grace_seconds=1.0, clock=clock)
+    scheduler.starts = starts_of(spool)
+    return scheduler
 
 
 def clock_of_host(file: Path) -> Callable[[], datetime]:

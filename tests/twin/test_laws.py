@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from dispatch_core.record import Attempt, Record, Submission
 from tests.twin.chaos import nothing_runs
 from tests.twin.jobs import Job
 from tests.twin.laws import broken_by, broken_in
+from tests.twin.supervising import starts_of
 
 AGAIN = Rule(name="again", when=When(cause=(Cause.EXIT,)), do=Action.RESUBMIT, budget=1)
 JOB = Job("job", Spec(command=("true",)), Plan(rules=(AGAIN,)), "nobody", 0.0, (0.0, 0.0))
@@ -77,16 +77,14 @@ def test_what_the_spool_shows(tmp_path: Path, marks: list[str], wrong: str) -> N
     ],
 )
 def test_what_was_started_was_committed(tmp_path: Path, names: list[str], wrong: str) -> None:
-    for number, name in enumerate(names):
-        folder = tmp_path / "objects" / f"{number:016x}"
-        folder.mkdir(parents=True)
-        (folder / "object.json").write_text(json.dumps({"name": name}))
+    spool = tmp_path / "spool"
+    starts_of(spool).write_text("".join(f"{name}\n" for name in names))
     attempt = Attempt(number=1, committed=NOON, deadline=NOON)
     submission = Submission(number=1, why="first", spec=JOB.spec, attempts=(attempt,))
     record = Record(
         key="job", uid="0f3a9c21", scheduler="local", spec=JOB.spec, plan=JOB.plan, submissions=(submission,)
     )
-    assert list(broken_in(tmp_path, [record])) == ([wrong] if wrong else [])
+    assert list(broken_in(spool, [record])) == ([wrong] if wrong else [])
 
 
 def test_who_never_ran_is_not_running(tmp_path: Path) -> None:
