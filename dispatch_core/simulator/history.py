@@ -156,12 +156,13 @@ class History:
             left = closing.nothing_left(self.judge.truth)
             if left is not None:
                 self.judge.broken("nothing_left", left, world.now)
+        lived = len(world.trace)  # the order in which the actors are then ended is asyncio's, and so Python's
         self._bury()
         for error in world.clock.broken:
             if isinstance(error, Ended):
                 continue  # how an actor is ended from outside
             self.judge.broken("nobody_breaks", f"something was raised that nobody caught: {error!r}", world.now)
-        return self._told(settled)
+        return self._told(settled, world.trace[:lived])
 
     def _is_swept(self) -> bool:
         """Whether all that was on its way has landed, the janitor has looked since, and what is ending has ended."""
@@ -359,11 +360,11 @@ class History:
         self.payload.see(event)
         self.moments.see(event)
 
-    def _told(self, settled: float) -> Told:
+    def _told(self, settled: float, trace: list[Event]) -> Told:
         world = self.world
         digest = hashlib.blake2b(digest_size=16)
         counts = {Sent: 0, Committed: 0}
-        for event in world.trace:
+        for event in trace:
             kind = type(event)
             if kind in counts:
                 counts[kind] += 1
