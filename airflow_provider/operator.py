@@ -71,8 +71,8 @@ class DispatchOperator(BaseOperator):
         (templated)
     :param dispatch_conn_id: the connection that names the database of the records. (templated)
     :param wait_for: "settled": until nothing of the job is left; on Slurm that is not before its last submit can no
-        longer land, some 6 minutes after the job's end where slurm.conf sets no `ttl`. "outcome": until it is known how
-        the job ended; the triggerer then sees to the rest for 10 minutes, and `dispatch supervise` after that.
+        longer land, some 6 minutes after it where slurm.conf sets no `ttl`. "outcome": until it is known how the job
+        ended; the triggerer then sees to the rest for 10 minutes, and `dispatch supervise` after that.
     :param timeout: how long this try waits for its job, counted from when it submitted or found it: seconds, a
         timedelta, or text like "2h"; None: for as long as it takes. `execution_timeout`, which Airflow does not keep
         while a task is deferred, is kept in the same way; the earlier one counts. (templated)
