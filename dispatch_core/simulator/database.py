@@ -31,6 +31,7 @@ class Database(Meets):
         self.world = world
         self.being = being
         self.voice = voice or being.voice
+        self._ends = being.ends
         self._holder = False
         """It was given the lease."""
 
@@ -50,7 +51,8 @@ class Database(Meets):
 
         record: Record = await self._ask(read)
         self.voice.read = record.revision
-        self.world.tell(Read(self.world.now, self.voice.name, record.revision))
+        former = self._ends != self.being.ends
+        self.world.tell(Read(self.world.now, self.voice.name, record.revision, former))
         return record
 
     async def revision(self, key: str, uid: str) -> int:

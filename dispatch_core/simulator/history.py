@@ -108,7 +108,7 @@ class History:
         bounds = profile.bounded(plans.draw_bounds(draw))
         self.judge = Judge(UID, bounds.call_seconds)
         capabilities = plans.draw_capabilities(draw)
-        capabilities = replace(profile.capabilities or capabilities, starts_once=seed % 2 == 0)
+        capabilities = replace(profile.capabilities or capabilities, starts_once=seed % 3 == 0)
         self.world = World(self.tape, self.faults, bounds, capabilities, self.judge.see)
         self.world.blank, self.world.lingering = profile.blank, profile.lingering
         self.world.target = asked.target

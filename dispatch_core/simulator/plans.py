@@ -71,13 +71,16 @@ def draw_spec(tape: Branch, *, secret: bool) -> Spec:
     )
 
 
+_HOW_MANY = (2, 2, 3, 3, 1, 1, 4, 4, 2, 2, 3, 3, 1, 1, 2, 2, 3, 3, 1, 1, 2, 2, 0, 4)
+
+
 def draw_plan(tape: Branch) -> Plan:
     """A plan that a person may write, with up to four rules."""
     plan = Plan(
         unmatched=tape.among(("expire", "expire", "manual")),
         foreign=tape.among(("report", "stop", "ignore")),
     )
-    for number in range(1, 1 + tape.among((2, 3, 1, 4, 2, 3, 1, 2, 3, 1, 2, 0))):
+    for number in range(1, 1 + tape.among(_HOW_MANY)):
         broad = number == 1 and not tape.chance(0.1)
         longer = replace(plan, rules=(*plan.rules, _broad(tape) if broad else _rule(tape, number)))
         if not problems(Spec(command=("train.sh",)), longer):

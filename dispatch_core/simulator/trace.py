@@ -20,6 +20,8 @@ class Read(NamedTuple):
     at: float
     actor: str
     revision: int
+    former: bool = False
+    """Something that the actor had begun before it came to its end was still under way, and reads."""
 
 
 class Committed(NamedTuple):

@@ -65,6 +65,8 @@ class Being(Actor):
         self.waiting: dict[asyncio.Future[Any], None] = {}
         """What it waits for, in the order in which it began to."""
         self.work: asyncio.Task[Any] | None = None
+        self.ends = 0
+        """How often it has come to its end."""
         self.unwinding = False
 
 
@@ -180,6 +182,7 @@ class World:
             except Exception as raised:  # noqa: BLE001 - what an actor raises is the history's finding
                 why, error = type(raised).__name__, raised
             being.work = None
+            being.ends += 1
             self.tell(Stopped(self.now, being.name, why, error))
             after(why)
 

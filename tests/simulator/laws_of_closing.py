@@ -336,6 +336,14 @@ def the_store_is_out_when_it_begins_again(s: Story) -> None:
 
 
 @respects("nobody_breaks")
+def the_store_is_out_when_it_begins_again_and_its_former_self_still_leaves(s: Story) -> None:
+    s.read()
+    s.tell(Stopped(s.now, "a", "left"))
+    s.read(former=True)
+    gives_up(s)
+
+
+@respects("nobody_breaks")
 def the_store_is_out_when_the_janitor_looks_first(s: Story) -> None:
     gives_up(s, "janitor", asked_as="sweeper")
 

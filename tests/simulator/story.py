@@ -110,8 +110,8 @@ class Story:
 
     # --- the store
 
-    def read(self, actor: str = "a") -> int:
-        self.tell(Read(self.now, actor, self.record.revision))
+    def read(self, actor: str = "a", *, former: bool = False) -> int:
+        self.tell(Read(self.now, actor, self.record.revision, former))
         return self.record.revision
 
     def commit(

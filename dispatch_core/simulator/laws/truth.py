@@ -154,7 +154,8 @@ class Truth:
             return
         if kind is Read:
             self.known.setdefault(event.actor, set()).add(event.revision)  # type: ignore[union-attr]
-            self.has_read.add(event.actor)  # type: ignore[union-attr]
+            if not event.former:  # type: ignore[union-attr]
+                self.has_read.add(event.actor)  # type: ignore[union-attr]
         elif kind is Hindered:
             self.hindered[event.actor] = event.at  # type: ignore[union-attr]
         elif kind is Committed:
