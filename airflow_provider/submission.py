@@ -85,7 +85,7 @@ async def submit(store: Store, wanted: Wanted) -> Record:
     except JobChanged:
         await client.cancel(record.key, uid=record.uid, reason="its task was cleared in Airflow")
         raise
-    if older is None and record.revision > 1 and record.outcome is None:
+    if older is None:
         await detaching.come_back(store, record, wanted.who)
     return older or record
 

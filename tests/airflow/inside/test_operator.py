@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider import ending, hook, operator
+from airflow_provider.detaching import AGAIN
 from airflow_provider.failures import JobCancelled, JobChanged, JobFailed, JobFailedForGood
 from airflow_provider.operator import DispatchOperator
 from airflow_provider.submission import RETRIED, RETRIES
@@ -180,7 +181,9 @@ def test_a_retry_after_a_lost_worker_attaches_and_spends_nothing(deployment: Dep
     again = deferred(deployment.operator(retries=2), context(Try(max_tries=2, try_number=2), states))
     assert again.trigger.uid == first.trigger.uid
     (record,) = deployment.records()
-    assert (record.revision, record.budget) == (1, ())
+    assert (record.submissions, record.budget) == ((), ())
+    history = deployment.asked(lambda store: store.history(record.key))
+    assert [change.lines for change in history[1:]] == [(AGAIN,)], "it changes nothing"
 
 
 @pytest.mark.promise("P4")
