@@ -20,11 +20,13 @@ from prefect.settings import PREFECT_API_URL
 
 from dispatch_core.errors import BadInput, DispatchError, StoreUnavailable
 from dispatch_core.record import Record
+from dispatch_core.status import state_of
 from dispatch_core.stores.contract import Store
 from dispatch_core.stores.sql import open_store
 from prefect_collection import unwanted
 from prefect_collection.secret_sources import read_secret
 from prefect_collection.server_database import prove, server_schema, server_url
+from prefect_collection.showing import emit
 from prefect_collection.suspending import resume_ready
 
 log = logging.getLogger("dispatch_core.prefect")  # told to whoever runs the command, as the supervisor's warnings are
@@ -37,6 +39,9 @@ CALM_SECONDS = 0.5
 
 CONNECT_SECONDS = 5.0
 """Between two tries to listen for events."""
+
+REMEMBERED = 10_000
+"""Jobs whose last event is known, so that none is sent twice in a row."""
 
 EVENTS = ("prefect.flow-run.Cancelling", "prefect.flow-run.Cancelled", "prefect.flow-run.Suspended")
 
@@ -57,6 +62,7 @@ class PrefectService:
         self.secrets = read_secret
         self._hint = asyncio.Event()
         self._hindrance = ""
+        self._shown: dict[str, tuple[str, bool]] = {}
 
     async def open_store(self) -> Store:
         """The store in the Prefect server's own database, proven to be that. Raises StoreUnavailable."""
@@ -74,6 +80,12 @@ class PrefectService:
         """Something was committed here: an outcome may be what a suspended flow run waits for."""
         if record.outcome is not None:
             self._hint.set()
+        state = state_of(record)
+        if self._shown.get(record.uid) != (state, record.settled):
+            if len(self._shown) > REMEMBERED:
+                self._shown.clear()
+            self._shown[record.uid] = (state, record.settled)
+            emit(record, unwanted.root_of(record.key))
 
     async def look(self, store: Store) -> None:
         """Cancel what is to be cancelled, and resume what is to be resumed. What hinders it is said once."""

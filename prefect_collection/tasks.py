@@ -31,6 +31,7 @@ from prefect_collection.keys import here, in_use
 from prefect_collection.results import JobResult, result_of
 from prefect_collection.retries import is_of_retries, may_be_repeated, plan_of
 from prefect_collection.secret_sources import read_secret
+from prefect_collection.showing import Showing
 
 SETTLE_SECONDS = 30.0
 
@@ -121,7 +122,14 @@ async def dispatch_job(
 
     async with connected(await load(store), scheduler, flow_runs) as connection:
         with nullcontext() if across_runs else in_use(whole_key):
-            attendance = Attendance(connection, name=name, secrets=read_secret, tell=logger.info, warn=logger.warning)
+            attendance = Attendance(
+                connection,
+                name=name,
+                secrets=read_secret,
+                tell=logger.info,
+                warn=logger.warning,
+                show=Showing.here().show,
+            )
             record = await attendance.until_settled(
                 _submitted(connection, name, whole_key, wanted, rules),
                 settle_seconds=settle_seconds,
