@@ -17,6 +17,7 @@ import anyio
 from dispatch_core.client import Client
 from dispatch_core.errors import DispatchError
 from dispatch_core.record import Answer, Record, State
+from dispatch_core.status import runs_of
 from dispatch_core.stores.contract import Change
 from dispatch_core.supervisor import Secrets, Supervisor
 from prefect_collection.connections import Connection
@@ -101,6 +102,20 @@ class Attendance:
             for left in (leaving, submitted, work):
                 left.cancel()
             raise
+
+    async def until_launched(self, record: Record, seconds: float) -> None:
+        """Supervise until the job's first run is let go, or has an outcome, for so many seconds at most."""
+        work = asyncio.ensure_future(self.supervisor.attend(record.key, record.uid))
+        try:
+            with suppress(TimeoutError, DispatchError):
+                async with asyncio.timeout(seconds):
+                    while not (work.done() or runs_of(record) or record.outcome is not None):
+                        await asyncio.wait({work}, timeout=LOOK_SECONDS)
+                        record = await self.store.read(record.key, record.uid)
+        finally:
+            work.cancel()
+            await asyncio.wait({work})
+        await self._tell_news(record)
 
     async def cancel(self, record: Record, reason: str) -> None:
         """Commit the cancel, then supervise until nothing of the job is alive, for STOP_SECONDS at most.

@@ -65,12 +65,7 @@ async def prove(url: str, schema: str | None, flow_runs: Sequence[uuid.UUID]) ->
         for flow_run in flow_runs:
             if not await _has_flow_run(connection, flow_run):
                 raise _not_the_servers(url, f"it does not hold the flow run {flow_run}")
-    found, wanted = await migrations.current(url, schema=schema), migrations.newest()
-    if found != wanted:
-        raise StoreUnavailable(
-            f"the Prefect server's database {_shown(url)} has tables of dispatch of revision {found or 'none'}, and "
-            f"this version needs {wanted}; {SET_UP}"
-        )
+    await migrations.must_fit(url, schema=schema, upgrade=SET_UP)
 
 
 async def set_up(schema: str | None = None) -> tuple[str, str]:

@@ -19,10 +19,11 @@ from prefect.flow_runs import asuspend_flow_run
 
 from dispatch_core.errors import BadInput, NotFound
 from dispatch_core.stores.contract import Store
-from prefect_collection.blocks import DispatchStore, SlurmCluster
-from prefect_collection.connections import SERVER, connected, load
-from prefect_collection.keys import here
-from prefect_collection.results import JobResult, result_of
+from prefect_collection import errands
+from prefect_collection.blocks import DispatchStore
+from prefect_collection.connections import SERVER
+from prefect_collection.errands import Asker
+from prefect_collection.results import JobResult, Submitted, result_of
 
 log = logging.getLogger(__name__)
 
@@ -33,33 +34,28 @@ PAGE = 100
 
 
 async def wait_suspended(
-    *keys: str,
-    store: DispatchStore | str = SERVER,
-    scheduler: SlurmCluster | str = "local",
-    across_runs: bool = False,
+    *jobs: Submitted | str, store: DispatchStore | str = SERVER, across_runs: bool = False
 ) -> list[JobResult]:
     """Wait until each of these jobs has an outcome, with no process left meanwhile; their results, in this order.
 
-    To be awaited in a flow, not in a task, after `submit_job` was called for each key. The flow run is suspended, its
-    process ends, and a `dispatch supervise --prefect` resumes it: the flow then runs from its top, in a new process,
-    comes to this call again and goes on behind it. So it needs a deployment; tasks before it are run again unless their
-    results are persisted (`persist_result=True`). The same service supervises the jobs; without one, nothing goes on.
+    To be awaited in a flow, not in a task, after `submit_job` was called for each: with what that returned, or with its
+    key. The flow run is suspended, its process ends, and a `dispatch supervise --prefect` resumes it: the flow then
+    runs from its top, in a new process, comes to this call again and goes on behind it. So it needs a deployment; tasks
+    before it are run again unless their results are persisted (`persist_result=True`). The same service supervises the
+    jobs; without one, nothing goes on.
 
-    `store`, `scheduler` and `across_runs` are what the jobs were submitted with. Raises JobFailed and JobCancelled of
-    the first that did not succeed, once all have an outcome; BadInput; NotFound for a key that was not submitted.
+    `store` and `across_runs` are what the jobs were submitted with. Raises JobFailed and JobCancelled of the first that
+    did not succeed, once all have an outcome; BadInput; NotFound for a key that was not submitted.
     """
     if TaskRunContext.get() is not None or FlowRunContext.get() is None:
         raise BadInput("wait_suspended is to be awaited in a flow, not in a task: only a flow run can be suspended")
-    place = await here()
-    assert place is not None  # noqa: S101 - there is a flow run
-    whole = [key if across_runs else place.key(key) for key in keys]
     while True:
-        async with connected(await load(store), scheduler, place.flow_runs) as connection:
-            records = [await connection.store.read(key) for key in whole]
+        records = [await errands.find(await Asker.of(job, store, across_runs=across_runs)) for job in jobs]
         if all(record.outcome is not None for record in records):
             return [result_of(record) for record in records]
         # A key of its own each time: Prefect passes by a suspend that was there before.
-        await asuspend_flow_run(key=MARK + json.dumps([sorted(whole), uuid4().hex]))
+        keys = sorted(record.key for record in records)
+        await asuspend_flow_run(key=MARK + json.dumps([keys, uuid4().hex]))
 
 
 def waits_for(run: FlowRun) -> list[str]:
