@@ -76,14 +76,14 @@ async def retrying(folder: str) -> JobResult:
 @flow
 async def trying(folder: str) -> JobResult:
     """A task whose first try runs into its time limit, and leaves the job to the next."""
-    limited = dispatch_job.with_options(retries=9, timeout_seconds=6)
+    limited = dispatch_job.with_options(retries=30, timeout_seconds=6)
     return await limited(key="train", command=["sh", "-c", WAITS, tell_who_runs(folder)])
 
 
 @flow
 async def limited(folder: str) -> JobResult:
     """A task that cancels its job when it runs into its time limit."""
-    task = dispatch_job.with_options(timeout_seconds=8)
+    task = dispatch_job.with_options(timeout_seconds=15)
     return await task(key="train", command=["sh", "-c", WAITS, tell_who_runs(folder)], on_timeout="cancel")
 
 

@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.long, pytest.mark.promise("F1")]
 
 @pytest.fixture(scope="module")
 def early(prefect: Prefect, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
-    """The flow runs without a service, begun together."""
+    """Flow runs that are begun together: a machine with two cores runs two jobs at once."""
     folder = tmp_path_factory.mktemp("scenes")
-    started = {name: Run(prefect, name, folder / name) for name in ("calling", "retrying", "trying", "limited")}
+    started = {name: Run(prefect, name, folder / name) for name in ("retrying", "trying")}
     yield started
     for one in started.values():
         one.end()
@@ -61,29 +61,6 @@ def until_settled(run: Run) -> None:
     until(lambda: run.record.settled, f"the job of flow run {run.id} is settled", 120)
 
 
-@pytest.mark.promise("A5")
-def test_a_sync_flow_that_is_cancelled(early: dict[str, Run], request: pytest.FixtureRequest) -> None:
-    run = early["calling"]
-    run.until_it_runs()
-    cancel(run)
-    run.until_state("CANCELLED")
-    check_cancelled(run.prefect, run)
-    run.tell(request, "cancelled, sync")
-
-
-@pytest.mark.promise("A5")
-def test_a_time_limit_that_cancels(early: dict[str, Run], request: pytest.FixtureRequest) -> None:
-    run = early["limited"]
-    run.until_state("FAILED")
-    settle(run.prefect)
-    record = run.record
-    assert record.outcome is not None
-    assert (record.outcome.result, record.settled, len(run.payloads)) == (Result.CANCELLED, True, 1)
-    assert "time limit" in record.outcome.message
-    until(lambda: not run.leftovers(), "nothing of it is alive", 30)
-    run.tell(request, "time limit, on_timeout=cancel")
-
-
 @pytest.mark.promise("A4")
 def test_a_task_that_is_retried_after_its_time_limit(early: dict[str, Run], request: pytest.FixtureRequest) -> None:
     run = early["trying"]
@@ -105,6 +82,29 @@ def test_a_flow_that_is_retried(early: dict[str, Run], request: pytest.FixtureRe
     assert (run.folder / "failed").exists()
     check_ran_once(run, processes=2)  # the same one, twice
     run.tell(request, "flow retried")
+
+
+@pytest.mark.promise("A5")
+@pytest.mark.parametrize("run", ["calling"], indirect=True)
+def test_a_sync_flow_that_is_cancelled(run: Run, request: pytest.FixtureRequest) -> None:
+    run.until_it_runs()
+    cancel(run)
+    run.until_state("CANCELLED")
+    check_cancelled(run.prefect, run)
+    run.tell(request, "cancelled, sync")
+
+
+@pytest.mark.promise("A5")
+@pytest.mark.parametrize("run", ["limited"], indirect=True)
+def test_a_time_limit_that_cancels(run: Run, request: pytest.FixtureRequest) -> None:
+    run.until_state("FAILED")
+    settle(run.prefect)
+    record = run.record
+    assert record.outcome is not None
+    assert (record.outcome.result, record.settled, len(run.payloads)) == (Result.CANCELLED, True, 1)
+    assert "time limit" in record.outcome.message
+    until(lambda: not run.leftovers(), "nothing of it is alive", 30)
+    run.tell(request, "time limit, on_timeout=cancel")
 
 
 @pytest.mark.promise("A5")
