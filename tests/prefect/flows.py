@@ -96,7 +96,7 @@ async def suspending(folder: str) -> JobResult:
 
 
 @flow
-async def suspending_late(folder: str) -> JobResult:
+async def delaying(folder: str) -> JobResult:
     """The same, and slow to suspend: it has seen that there is no outcome, and suspends once `outcome` is there."""
     suspend = suspending_room.asuspend_flow_run
 
@@ -118,5 +118,5 @@ def end_with_standard_input() -> None:
 if __name__ == "__main__":
     threading.Thread(target=end_with_standard_input, daemon=True).start()
     flows = (training, nesting, failing, submitting, calling, unheard, retrying, trying, limited)
-    served = [one.to_deployment("tests") for one in (*flows, suspending, suspending_late)]
+    served = [one.to_deployment("tests") for one in (*flows, suspending, delaying)]
     serve(*served, pause_on_shutdown=False)

@@ -163,7 +163,7 @@ def test_a_suspended_flow_run_whose_service_was_ended(run: Run, request: pytest.
 
 
 @pytest.mark.case("T54")
-@pytest.mark.parametrize("run", ["suspending_late"], indirect=True)
+@pytest.mark.parametrize("run", ["delaying"], indirect=True)
 def test_an_outcome_before_the_suspend(run: Run, request: pytest.FixtureRequest) -> None:
     """Whatever the service was told of the outcome came too early; it looks again."""
     with run.prefect.service():
