@@ -11,8 +11,8 @@ from prefect.exceptions import ObjectAlreadyExists
 from sqlalchemy import text
 
 from dispatch_core.errors import StoreUnavailable
-from dispatch_core.stores.engine import WRITES, make_engine
 from dispatch_core.stores import migrations
+from dispatch_core.stores.engine import WRITES, make_engine
 from dispatch_core.stores.migrations import current, downgrade, newest, upgrade
 from dispatch_core.stores.schema import REVISION_TABLE
 from prefect_collection import server_database
