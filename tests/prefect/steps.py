@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
 from prefect import flow, task
 from prefect.blocks.abstract import JobRun
+from pydantic import SecretStr
 
 from dispatch_core.errors import DispatchError, KeyTaken
 from prefect_collection.blocks import DispatchStore
