@@ -1,4 +1,4 @@
-"""The Prefect server with the store beside it, in one program: `uvicorn --factory prefect_collection.server:create_app`.
+"""The Prefect server with the store beside it: `uvicorn --factory prefect_collection.server:create_app`.
 
 One rule: Prefect's own application is served as Prefect makes it, and nothing in it is changed; what begins with
 `/dispatch` is answered before it. `prefect server start` knows no other application than its own, so this is started
@@ -8,6 +8,7 @@ do what is said by token files, as for `dispatch serve`; Prefect's own password 
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 from collections.abc import AsyncIterator
@@ -16,7 +17,9 @@ from pathlib import Path
 
 from prefect.server.api import server
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
 
 from dispatch_core.stores.sql import SqlStore, open_store
 from dispatch_core.web import pages
@@ -42,7 +45,9 @@ def create_app() -> Starlette:
     schema = server_schema(url, os.environ.get(SCHEMA))
     files = [Path(file).expanduser() for file in os.environ.get(TOKEN_FILES, "").split(":") if file]
     access: Access = Tokens(files) if files else Onlookers()
-    secret = secrets.token_bytes(32)
+    # The same in every worker of one server.
+    known = b"".join(file.read_bytes() for file in files)
+    secret = hmac.digest(known, b"forms of dispatch", "sha256") if known else secrets.token_bytes(32)
 
     def opened() -> SqlStore:
         return open_store(url, schema=schema)
@@ -56,4 +61,7 @@ def create_app() -> Starlette:
         async with prefect.router.lifespan_context(prefect), ours.router.lifespan_context(ours):
             yield
 
-    return Starlette(routes=[Mount(PREFIX, ours), Mount("", prefect)], lifespan=lifespan)
+    async def home(request: Request) -> Response:
+        return RedirectResponse(f"{PREFIX.lstrip('/')}/")
+
+    return Starlette(routes=[Route(PREFIX, home), Mount(PREFIX, ours), Mount("", prefect)], lifespan=lifespan)
