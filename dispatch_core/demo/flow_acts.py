@@ -70,7 +70,8 @@ def perform(prefect: ThrowawayPrefect, file: Path, say: Callable[[str], None]) -
 
 def checks(play: Play) -> list[Check]:
     """What was to be shown, and whether it was."""
-    shared = {check.name: check for check in acts.checks(play)}
+    second = acts.causes(play.job.record, play.second)
+    wrote = len({told.actor for told in play.history})
     row = play.dag_run
     return [
         Check(
@@ -85,22 +86,16 @@ def checks(play: Play) -> list[Check]:
         ),
         Check(
             name="flow_process_lost",
-            held=_causes(play) == ["completed"] and len({told.actor for told in play.history}) >= 2,
-            found=f"{len({told.actor for told in play.history})} wrote its history; the run under way ended as "
-            f"{', '.join(_causes(play)) or 'nothing yet'}",
+            held=second == ["completed"] and wrote >= 2,
+            found=f"{wrote} supervisors wrote its history; the run under way ended as {', '.join(second) or 'nothing'}",
         ),
-        *(shared[name] for name in ("node_failure", "runs_are_authorized", "no_overlap", "one_result", "settled")),
+        *acts.checks_of_job(play),
         Check(
             name="row_beside_flow_run",
             held=row["state_type"] == "COMPLETED" and f"/{row['id']}/" in play.job.row["key"],
             found="the database in which flow_run has the run is the one in which dispatch_job has its job",
         ),
     ]
-
-
-def _causes(play: Play) -> list[str]:
-    found = (known for known in play.job.record.objects if known.id == play.second)
-    return [str(row.end.cause) for known in found for row in known.ends]
 
 
 def _end_flow(prefect: ThrowawayPrefect) -> None:

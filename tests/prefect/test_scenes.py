@@ -7,6 +7,7 @@ without a service, then those that need one.
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -199,7 +200,11 @@ def test_the_servers_database_is_reset(
     request: pytest.FixtureRequest,
 ) -> None:
     """All that Prefect knew is gone, the flow run with it, and dispatch's schema is not: the job goes on to its end."""
-    url = postgres_server.url("postgres")
+    with closing(psycopg2.connect(postgres_server.url("postgres"))) as connection:
+        connection.autocommit = True
+        connection.cursor().execute("CREATE ROLE prefect SUPERUSER LOGIN")
+        connection.cursor().execute("CREATE DATABASE prefect OWNER prefect")
+    url = postgres_server.url("prefect").replace("//dispatch@", "//prefect@")
     settings = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": url.replace("postgresql:", "postgresql+asyncpg:")}
     prefect = OnPostgresql(environment, tmp_path, settings)
     prefect.url_of_database = url

@@ -176,6 +176,11 @@ async def test_on_postgresql_the_tables_have_a_schema_of_their_own(
     await prefects_tables(url, "UUID", "JSON")
     played = Server(url)
     play(monkeypatch, played)
+    with pytest.raises(StoreUnavailable, match=r"named like the server's database user.*nothing was made"):
+        await set_up()
+    assert await current(url, schema="dispatch") is None
+    await execute(url, "CREATE ROLE prefect SUPERUSER LOGIN", making=True)
+    played.url = url = url.replace("//dispatch@", "//prefect@")
     await set_up()
     assert server_schema(url, None) == "dispatch"
     engine = make_engine(url)
