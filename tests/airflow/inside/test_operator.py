@@ -16,11 +16,12 @@ from airflow_provider import ending, hook, operator
 from airflow_provider.detaching import AGAIN
 from airflow_provider.failures import JobCancelled, JobChanged, JobFailed, JobFailedForGood
 from airflow_provider.operator import DispatchOperator
-from airflow_provider.submission import RETRIED, RETRIES
+from airflow_provider.submission import RETRIES
 from dispatch_core.client import Client
 from dispatch_core.errors import BadInput, StoreUnavailable
 from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, When
 from dispatch_core.record import Result
+from dispatch_core.retries import RETRIED
 from dispatch_core.stores import migrations
 from tests.airflow.inside.conftest import (
     KEY,
