@@ -307,12 +307,7 @@ def _broken(record: Record) -> Iterator[str]:
     if record.format != FORMAT:
         yield f"it has format {record.format}; this version reads format {FORMAT}"
     objects = {object.id: object for object in record.objects}
-    for number, submission in enumerate(record.submissions, 1):
-        if submission.number != number:
-            yield "its submissions are not numbered 1, 2, ..."
-        broken = _broken_submission(submission, objects)
-        if broken is not None:
-            yield broken
+    yield from _broken_submissions(record.submissions, objects)
     if len(objects) < len(record.objects):
         yield "an object is in it twice"
     if len(set(map(_identity, record.calls))) < len(record.calls):
@@ -322,6 +317,15 @@ def _broken(record: Record) -> Iterator[str]:
     if record.intents:
         yield from _broken_intents(record.intents)
     yield from _broken_outcome(record)
+
+
+def _broken_submissions(submissions: tuple[Submission, ...], objects: Mapping[str, Object]) -> Iterator[str]:
+    for number, submission in enumerate(submissions, 1):
+        if submission.number != number:
+            yield "its submissions are not numbered 1, 2, ..."
+        broken = _broken_submission(submission, objects)
+        if broken is not None:
+            yield broken
 
 
 def _broken_submission(submission: Submission, objects: Mapping[str, Object]) -> str | None:

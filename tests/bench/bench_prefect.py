@@ -1,9 +1,9 @@
 """What a thousand waits cost one flow's process: `python -m tests.bench.bench_prefect [jobs] [seconds]`.
 
-A real Prefect server, and flows in processes of their own; all jobs are submitted to one local spool beforehand, where a
-few run and the others wait. `watched`: the flow awaits every job with `dispatch_job`. `polled`: the flow has a task for
+A real Prefect server, and flows in processes of their own; all jobs are submitted to one local spool beforehand, where
+a few run and the others wait. `watched`: the flow awaits every job with `dispatch_job`. `polled`: the flow has a task for
 each job that reads its object's listing every 5 s, as a task does that was written by hand. Printed of each, over the
-same time once all waits have begun: listings of the scheduler, processor time and resident memory of the flow's process.
+same time once all waits have begun: listings of the scheduler, processor time and memory of the flow's process.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def inside(kind: str, jobs: int, seconds: float, folder: Path) -> None:
             "rss": int(rss) / 1024,
             "most": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
-        (folder / f"{kind}.json").write_text(json.dumps(told))  # noqa: ASYNC240
+        (folder / f"{kind}.json").write_text(json.dumps(told))
         os._exit(0)
 
     @flow(log_prints=False)
