@@ -1,9 +1,9 @@
 """What a thousand waits cost one flow's process: `python -m tests.bench.bench_prefect [jobs] [seconds]`.
 
 A real Prefect server, and flows in processes of their own; all jobs are submitted to one local spool beforehand, where
-a few run and the others wait. `watched`: the flow awaits every job with `dispatch_job`. `polled`: the flow has a task for
-each job that reads its object's listing every 5 s, as a task does that was written by hand. Printed of each, over the
-same time once all waits have begun: listings of the scheduler, processor time and memory of the flow's process.
+a few run and the others wait. `watched`: the flow awaits every job with `dispatch_job`. `polled`: the flow has a task
+for each job that reads its object's listing every 5 s, as a task does that was written by hand. Printed of each, over
+the same time once all waits have begun: listings of the scheduler, processor time and memory of the flow's process.
 """
 
 from __future__ import annotations
