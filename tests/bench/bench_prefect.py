@@ -1,9 +1,10 @@
 """What a thousand waits cost one flow's process: `python -m tests.bench.bench_prefect [jobs] [seconds]`.
 
-A real Prefect server, and flows in processes of their own; all jobs are submitted to one local spool beforehand, where a
-few run and the others wait. `watched`: the flow awaits every job with `dispatch_job`. `polled`: the flow has a task for
-each job that starts a program every 5 s, as `squeue -j` is started by a task that was written by hand. Printed of each,
-over the same time once all waits have begun: listings or programs, processor time and resident memory of the flow's process.
+A real Prefect server, and flows in processes of their own; all jobs are submitted to one local spool beforehand, where
+a few run and the others wait. `watched`: the flow awaits every job with `dispatch_job`. `polled`: the flow has a task
+for each job that starts a program every 5 s, as `squeue -j` is started by a task that was written by hand. Printed of
+each, over the same time once all waits have begun: listings or programs, processor time and resident memory of the
+flow's process.
 """
 
 from __future__ import annotations
