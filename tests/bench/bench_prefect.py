@@ -2,8 +2,9 @@
 
 A real Prefect server, and flows in processes of their own; all jobs are submitted to one local spool beforehand, where
 a few run and the others wait. `watched`: the flow awaits every job with `dispatch_job`. `polled`: the flow has a task
-for each job that reads its object's listing every 5 s, as a task does that was written by hand. Printed of each, over
-the same time once all waits have begun: listings of the scheduler, processor time and memory of the flow's process.
+for each job that starts a program every 5 s, as `squeue -j` is started by a task that was written by hand. Printed of
+each, over the same time once all waits have begun: listings or programs, processor time and resident memory of the
+flow's process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import asyncio
 import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Any
 
 POLL_SECONDS = 5.0
-COMMAND = ("sleep", "86400")
+ENDS = 'while [ -d "$0" ]; do sleep 5; done'
+"""A job, which is over once the bench's folder is gone."""
+
+
+def command(folder: Path) -> tuple[str, ...]:
+    return ("sh", "-c", ENDS, str(folder))
 
 
 async def written(jobs: int, folder: Path) -> None:
@@ -35,7 +40,7 @@ async def written(jobs: int, folder: Path) -> None:
     store = open_store(url)
     client = Client(store, "bench")
     for number in range(jobs):
-        await client.submit(f"job {number}", Spec(command=COMMAND), Plan(), scheduler="local")
+        await client.submit(f"job {number}", Spec(command=command(folder)), Plan(), scheduler="local")
     await store.close()
 
 
@@ -65,8 +70,8 @@ def inside(kind: str, jobs: int, seconds: float, folder: Path) -> None:
     @task(cache_policy=NO_CACHE)
     async def poll(number: int) -> None:
         while True:
-            scheduler = opened[0]
-            await scheduler._look()  # its own question: nothing of it is shared
+            program = await asyncio.create_subprocess_exec("sh", "-c", ":")
+            await program.wait()
             polls[0] += 1
             begun.add(number)
             await asyncio.sleep(POLL_SECONDS)
@@ -81,7 +86,7 @@ def inside(kind: str, jobs: int, seconds: float, folder: Path) -> None:
         before, cpu, at = listings(), time.process_time(), time.monotonic()
         await asyncio.sleep(seconds)
         taken = time.monotonic() - at
-        status = Path("/proc/self/status").read_text()  # noqa: ASYNC240
+        status = Path("/proc/self/status").read_text()  # noqa: ASYNC240 - it is in memory
         rss = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
         told = {
             "seconds": taken,
@@ -98,7 +103,6 @@ def inside(kind: str, jobs: int, seconds: float, folder: Path) -> None:
         store = DispatchStore(url=f"sqlite:///{folder / 'jobs.db'}", spool=folder / "spool")
         measuring = asyncio.ensure_future(measured())
         if kind == "polled":
-            opened.append(LocalScheduler(folder / "spool"))
             await asyncio.gather(*(poll(number) for number in range(jobs)))
         else:
             find = LocalScheduler.watch
@@ -108,7 +112,7 @@ def inside(kind: str, jobs: int, seconds: float, folder: Path) -> None:
                 await find(self, job, most)
 
             LocalScheduler.watch = watch  # type: ignore[method-assign]
-            given: dict[str, Any] = {"command": list(COMMAND), "store": store, "across_runs": True}
+            given: dict[str, Any] = {"command": list(command(folder)), "store": store, "across_runs": True}
             await asyncio.gather(*(dispatch_job(f"job {number}", **given) for number in range(jobs)))
         await measuring
 
@@ -133,27 +137,11 @@ def main(jobs: int, seconds: float) -> None:
                     sys.exit(ran.stderr[-2000:])
                 told = json.loads((home / f"{kind}.json").read_text())
                 sys.stdout.write(
-                    f"{jobs} jobs {kind} for {told['seconds']:.0f} s: {told['listings']} listings,"
+                    f"{jobs} jobs {kind} for {told['seconds']:.0f} s: {told['listings']} looks at the scheduler,"
                     f" {100 * told['cpu'] / told['seconds']:.0f} % of a processor, {told['rss']:.0f} MB"
                     f" (at most {told['most']:.0f})\n"
                 )
                 sys.stdout.flush()
-        for job in asyncio.run(running(home / "spool")):
-            subprocess.run(["kill", "-KILL", job], check=False)
-
-
-async def running(spool: Path) -> list[str]:
-    """The processes of this bench's own jobs, by the folder in which they were given their names."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):  # noqa: ASYNC240
-        try:
-            words = (folder / "cmdline").read_bytes()
-            environment = (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        if words.startswith(b"sleep\0" + COMMAND[1].encode()) and str(spool).encode() in environment:
-            found.append(folder.name)
-    return found
 
 
 if __name__ == "__main__":
