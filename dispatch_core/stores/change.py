@@ -86,10 +86,11 @@ def whose(lease: Lease) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def renewals(seconds: float) -> Update:
-    """Holds `leases`, each a uid, an owner and an epoch, for so much longer: those of them that are held."""
+    """Holds `leases`, each a uid, an owner and an epoch, for so much longer: those of them that are held. `uids` are
+    theirs: MariaDB would look through all rows for a tuple, and lock them."""
     one = tuple_(job.c.uid, job.c.lease_owner, job.c.lease_epoch)
-    held = one.in_(bindparam("leases", expanding=True))
-    return update(job).where(held).values(lease_until=DatabaseTime(seconds))
+    asked, held = job.c.uid.in_(bindparam("uids", expanding=True)), one.in_(bindparam("leases", expanding=True))
+    return update(job).where(asked, held).values(lease_until=DatabaseTime(seconds))
 
 
 async def change(connection: AsyncConnection, values: dict[str, Any]) -> bool:

@@ -302,9 +302,11 @@ class SqlStore:
 
 async def _renew(leases: list[Lease], seconds: float, connection: AsyncConnection) -> dict[str, Row[Any]]:
     """Renew what is held, and read who holds each job; by uid."""
-    await connection.execute(renewals(seconds), {"leases": [(lease.uid, lease.owner, lease.epoch) for lease in leases]})
+    uids = [lease.uid for lease in leases]
+    held = [(lease.uid, lease.owner, lease.epoch) for lease in leases]
+    await connection.execute(renewals(seconds), {"uids": uids, "leases": held})
     holder: Select[Any] = select(job.c.uid, job.c.key, job.c.lease_owner, job.c.lease_epoch)
-    rows = await connection.execute(holder.where(job.c.uid.in_([lease.uid for lease in leases])))
+    rows = await connection.execute(holder.where(job.c.uid.in_(uids)))
     return {row.uid: row for row in rows}
 
 
