@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.flow_runs import asuspend_flow_run
 
-from dispatch_core.errors import BadInput, NotFound
+from dispatch_core.errors import BadInput, NotFound, UnreadableRecord
 from dispatch_core.stores.contract import Store
 from prefect_collection import errands
 from prefect_collection.blocks import DispatchStore
@@ -63,8 +63,11 @@ def waits_for(run: FlowRun) -> list[str]:
     key = run.state.state_details.pause_key if run.state is not None and run.state.is_paused() else None
     if not key or not key.startswith(MARK):
         return []
-    keys, _ = json.loads(key.removeprefix(MARK))
-    return [str(key) for key in keys]
+    try:
+        keys, _ = json.loads(key.removeprefix(MARK))
+        return [str(key) for key in keys]
+    except (TypeError, ValueError):
+        return []  # a person's own words
 
 
 async def resume_ready(client: PrefectClient, store: Store) -> int:
@@ -86,8 +89,9 @@ async def resume_ready(client: PrefectClient, store: Store) -> int:
 
 
 async def _all_over(store: Store, keys: list[str]) -> bool:
-    """Whether each job has an outcome. One that this store does not have may be in another one, whose service it is."""
+    """Whether each job has an outcome. One that this store does not have may be in another one, whose service it is;
+    one that cannot be read here needs a newer service, and keeps no other flow run waiting."""
     try:
         return all([(await store.read(key)).outcome is not None for key in keys])
-    except NotFound:
+    except (NotFound, UnreadableRecord):
         return False

@@ -127,6 +127,7 @@ def test_fifty_deferred_operators_list_the_spool_once_a_second_in_all(airflow: A
     assert max(airflow.blocked(), default=0.0) < 5.0, "the loop of the triggerer stood still"
 
 
+@pytest.mark.long
 @pytest.mark.promise("A4")
 def test_a_retry_policy_is_asked_about_a_job_that_failed(airflow: Airflow) -> None:
     """It lets the first failure be tried again, by exit code, and the second not, though there are tries left."""
@@ -158,6 +159,7 @@ def test_a_task_that_waits_in_its_worker(airflow: Airflow) -> None:
     assert run.logged("submission 1 is authorized") == 1
 
 
+@pytest.mark.long
 @pytest.mark.promise("A5")
 def test_a_task_that_waits_in_its_worker_is_marked_failed(airflow: Airflow) -> None:
     run = airflow.begin("in_worker", "ended")

@@ -193,6 +193,13 @@ async def test_a_suspended_flow_run_is_resumed_once_all_its_jobs_are_over(
     assert api.resumed == [both.id]
 
 
+@pytest.mark.parametrize("words", ["lunch", "[1]", "7", '["a", "b", "c"]'])
+def test_a_person_may_suspend_a_flow_run_in_like_words(words: str) -> None:
+    details = StateDetails(pause_key=MARK + words)
+    run = FlowRun(flow_id=uuid4(), state=State(type=StateType.PAUSED, name="Suspended", state_details=details))
+    assert waits_for(run) == []
+
+
 def test_a_service_without_a_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "PREFECT_API_URL", SimpleNamespace(value=lambda: None))
     assert PREFECT_API_URL.value()

@@ -19,6 +19,7 @@ from dispatch_core.errors import BadInput, DispatchError, KeyTaken, NotFound, St
 from dispatch_core.record import Record
 from dispatch_core.stores import migrations
 from dispatch_core.stores.sql import open_store
+from dispatch_core.supervisor import Supervisor
 from prefect_collection import reruns, tasks
 from prefect_collection.blocks import DispatchStore
 from prefect_collection.connections import connected, stored
@@ -220,9 +221,7 @@ async def test_a_flow_run_that_is_retried_may_launch_again_what_failed(
         monkeypatch.setattr(reruns, "get_client", lambda: Counted(number))
         name = f"prefect flow run {ROOT}"
         async with connected(at(folder), "local") as connection:
-            supervisor = tasks.errands.Attendance(
-                connection, name=name, secrets=tasks.errands.read_secret, tell=print, warn=print
-            ).supervisor
+            supervisor = Supervisor(connection.store, connection.adapter, name=name)
             which = await reruns.which_run(ROOT, name) if new else None
             spec = tasks.spec_of(sh(folder, command), None, None, None, None, None)
             record = await made_or_found(connection, supervisor, "train", spec, tasks.Plan(), name=name, run=which)
