@@ -37,6 +37,10 @@ PAUSES = (0.05, 0.2, 0.8)
 UIDS_A_QUERY = 1000
 """Databases limit the parameters of one statement."""
 
+LOCKS_WHAT_IT_CHANGES = ("postgresql", "sqlite")
+"""MariaDB locks every row that it looks at, in the order of the index that it happens to choose: two statements that
+change several rows of a small table may wait for each other."""
+
 DECODED_AT_ONCE = 200
 """Records read between two looks at the event loop: a long list must not keep every other job waiting."""
 
@@ -224,10 +228,11 @@ class SqlStore:
     async def _renewed(self, asked: list[tuple[Lease, float]]) -> dict[tuple[Lease, float], Row[Any]]:
         """Who holds each of these jobs, now that the leases that are held are for so much longer."""
         told: dict[tuple[Lease, float], Row[Any]] = {}
+        at_once = UIDS_A_QUERY if self._engine.dialect.name in LOCKS_WHAT_IT_CHANGES else 1
         for seconds in {seconds for _, seconds in asked}:
             leases = sorted((lease for lease, wanted in asked if wanted == seconds), key=lambda lease: lease.uid)
-            for start in range(0, len(leases), UIDS_A_QUERY):
-                rows = await self._write(partial(_renew, leases[start : start + UIDS_A_QUERY], seconds), single=True)
+            for start in range(0, len(leases), at_once):
+                rows = await self._write(partial(_renew, leases[start : start + at_once], seconds), single=True)
                 told |= {(lease, seconds): rows[lease.uid] for lease in leases if lease.uid in rows}
         return told
 
