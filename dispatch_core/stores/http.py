@@ -15,8 +15,8 @@ from datetime import datetime
 from dispatch_core.record import Record
 from dispatch_core.stores import messages, rules
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
+from dispatch_core.stores.gathering import Gathered
 from dispatch_core.stores.line import Credential, Line, Question, Token
-from dispatch_core.stores.revisions import Revisions
 
 PRUNE_SECONDS = 600.0
 """The longest for one try of a prune, which deletes batch after batch."""
@@ -32,7 +32,7 @@ class HttpStore:
     def __init__(self, url: str, credential: Credential | None = None) -> None:
         """`url` is where dispatch is served, like https://host/dispatch; nothing is connected yet. Raises BadInput."""
         self._line = Line(url, credential or Token(None))
-        self._revisions = Revisions(self._revisions_of)
+        self._revisions = Gathered(self._revisions_of)
         self._keys: dict[str, str] = {}
         """The key of each record whose revision is being asked for."""
 
