@@ -37,7 +37,7 @@ PAUSES = (0.05, 0.2, 0.8)
 UIDS_A_QUERY = 1000
 """Databases limit the parameters of one statement."""
 
-LOCKS_WHAT_IT_CHANGES = ("postgresql", "sqlite")
+CHANGES_MANY_AT_ONCE = ("postgresql", "sqlite")
 """MariaDB locks every row that it looks at, in the order of the index that it happens to choose: two statements that
 change several rows of a small table may wait for each other."""
 
@@ -228,7 +228,7 @@ class SqlStore:
     async def _renewed(self, asked: list[tuple[Lease, float]]) -> dict[tuple[Lease, float], Row[Any]]:
         """Who holds each of these jobs, now that the leases that are held are for so much longer."""
         told: dict[tuple[Lease, float], Row[Any]] = {}
-        at_once = UIDS_A_QUERY if self._engine.dialect.name in LOCKS_WHAT_IT_CHANGES else 1
+        at_once = UIDS_A_QUERY if self._engine.dialect.name in CHANGES_MANY_AT_ONCE else 1
         for seconds in {seconds for _, seconds in asked}:
             leases = sorted((lease for lease, wanted in asked if wanted == seconds), key=lambda lease: lease.uid)
             for start in range(0, len(leases), at_once):
