@@ -349,14 +349,15 @@ def _ends(known: tuple[RunEnd, ...], fact: Seen) -> tuple[RunEnd, ...]:
     rows = {row.run: row for row in known}
     for run, end in told:
         row = RunEnd(run=run, at=fact.at, end=end)
-        rows[run] = _surer(rows.get(run, row), row)
+        rows[run] = _surer(rows[run], row) if run in rows else row
     return tuple(rows[run] for run in sorted(rows))
 
 
 def _surer(old: RunEnd, new: RunEnd) -> RunEnd:
     """Of two words on the end of one run, the one with a known cause, then the later; the last breaks a tie."""
-    if _end_rank(old) != _end_rank(new):
-        return max(old, new, key=_end_rank)
+    known, told = _end_rank(old), _end_rank(new)
+    if known != told:
+        return old if known > told else new
     return max(old, new, key=lambda row: msgspec.json.encode(row.end))
 
 
