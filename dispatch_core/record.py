@@ -283,7 +283,7 @@ class Record(Value, frozen=True):
         return next((unit.rule for unit in self.budget if unit.key == key), None)
 
     def used(self, rule: str) -> int:
-        return sum(unit.rule == rule for unit in self.budget)
+        return [unit.rule for unit in self.budget].count(rule)
 
     def intent(self, key: str) -> Intent | None:
         return next((intent for intent in self.intents if intent.key == key), None)

@@ -198,8 +198,7 @@ class Truth:
 
     def _committed(self, record: Record) -> None:
         self.revisions.append(record)
-        for call in record.calls:
-            self.named.add((call.kind, call.object, call.run, call.deadline))
+        self.named.update((call.kind, call.object, call.run, call.deadline) for call in record.calls)
         for submission in record.submissions:
             for attempt in submission.attempts:
                 self.named.add((None, f"{submission.number}.{attempt.number}", 0, attempt.deadline))
