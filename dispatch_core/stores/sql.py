@@ -107,17 +107,17 @@ class SqlStore:
         return _record(rows[0])
 
     async def revision(self, key: str, uid: str) -> int:
-        revision = await self._revisions.of(uid)
+        revision = await self._revisions.of((key, uid))
         if revision is None:
             raise rules.not_found(key, uid)
         return revision
 
-    async def _revisions_of(self, uids: list[str]) -> dict[str, int]:
+    async def _revisions_of(self, asked: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
         rows: list[Row[Any]] = []
-        for start in range(0, len(uids), UIDS_A_QUERY):
-            some = job.c.uid.in_(uids[start : start + UIDS_A_QUERY])
-            rows += await self._read(_all(select(job.c.uid, job.c.revision).where(some)))
-        return {row.uid: row.revision for row in rows}
+        for start in range(0, len(asked), UIDS_A_QUERY):
+            some = job.c.uid.in_([uid for _, uid in asked[start : start + UIDS_A_QUERY]])
+            rows += await self._read(_all(select(job.c.key, job.c.uid, job.c.revision).where(some)))
+        return {(row.key, row.uid): row.revision for row in rows}
 
     async def commit(
         self,
