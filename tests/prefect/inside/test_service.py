@@ -278,10 +278,10 @@ def test_a_service_without_a_server_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_a_page_holds_the_record_and_its_story(store: Store) -> None:
     record = await submit(store, f"prefect/{uuid4()}/Fit | all")
-    told = page(record, ["12:00 created: <b>"])
-    assert "Fit \\| all" in told
-    assert "| state | submitted |" in told
-    assert "- 12:00 created: &lt;b>" in told
+    told = page(record, ["12:00 created: <b> *.csv of [it](there) & _all_"])
+    assert told.startswith("# Fit \\| all\n")
+    assert "\n| state | submitted |\n|---|---|\n" in told
+    assert "- 12:00 created: &lt;b> \\*.csv of \\[it\\](there) &amp; \\_all\\_" in told
     assert (slug(record.key), progress(record)) == ("fit-all", 0.0)
 
 
