@@ -64,7 +64,7 @@ async def test_the_artifacts_of_a_job(shown: tuple[str, str], page: Page, pages:
 
     async def go_to_artifacts() -> None:
         await page.goto(f"{site}{pages}/runs/flow-run/{flow_run}")
-        await page.get_by_role("tab", name="Artifacts").click()
+        await page.get_by_text("Artifacts", exact=True).last.click()
         await expect(page.get_by_text("dispatch-train", exact=True).first).to_be_visible()
 
     async def go_to(artifact: str) -> None:
