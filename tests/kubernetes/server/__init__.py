@@ -18,22 +18,20 @@ import asyncio
 import contextlib
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
 from tests.kubernetes.server.access import ADMIN_TOKEN, Access
+from tests.kubernetes.server.controllers.jobs import Jobs
+from tests.kubernetes.server.controllers.kubelet import Kubelet
 from tests.kubernetes.server.faults import Asked, Fault, Faults
 from tests.kubernetes.server.kinds import BUILT_IN, EVERY, NAMESPACE, Resource
-from tests.kubernetes.server.refusing import not_found
 from tests.kubernetes.server.removing import Collector
 from tests.kubernetes.server.storage import Object, Store
 from tests.kubernetes.server.surface import Surface
 from tests.kubernetes.server.watching import Lists, Watches
 from tests.kubernetes.server.writing import Writer
-
-if TYPE_CHECKING:
-    from tests.kubernetes.server.surface import Call
 
 __all__ = ["ADMIN_TOKEN", "ApiServer", "Asked", "Fault", "Faults"]
 
@@ -47,10 +45,12 @@ class ApiServer:
         namespaces: Iterable[str] = ("default", "team-a"),
         install: Iterable[Resource] = (),
         controllers: bool = True,
+        kubelet: bool = True,
         bookmark_seconds: float = 1.0,
         port: int = 0,
     ) -> None:
-        """`install` adds kinds beside the built-in ones; without `controllers` only the API answers."""
+        """`install` adds kinds beside the built-in ones; without `controllers` only the API answers,
+        and without `kubelet` a test writes the status of pods itself."""
         self.store = Store()
         self.known = EVERY
         self.installed = (*BUILT_IN, *install)
@@ -62,6 +62,7 @@ class ApiServer:
         self.writer = Writer(self.store)
         self.streams: set[asyncio.BaseTransport | None] = set()
         self.port = port
+        self.kubelet = Kubelet(self.store) if controllers and kubelet else None
         self._controllers = controllers
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
@@ -75,7 +76,8 @@ class ApiServer:
     async def __aenter__(self) -> ApiServer:
         await self._listen()
         if self._controllers:
-            self._start(Collector(self.store).run())
+            for controller in (Collector(self.store), Jobs(self.store)):
+                self._start(controller.run())
         return self
 
     async def __aexit__(
@@ -85,6 +87,8 @@ class ApiServer:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if self.kubelet is not None:
+            await self.kubelet.close()
         await self._close()
 
     def _start(self, work: Any) -> None:
@@ -135,8 +139,8 @@ class ApiServer:
             raise KeyError(f"{resource.plural} {namespace}/{name}")
         return found
 
-    async def logs(self, call: Call) -> web.StreamResponse:
-        raise not_found(call.resource, call.name)
-
-    def evict(self, key: tuple[str, str]) -> Object:
-        raise KeyError(key)
+    @property
+    def node(self) -> Kubelet:
+        """The node that runs pods, for a test to play with."""
+        assert self.kubelet is not None, "this server has no kubelet"
+        return self.kubelet

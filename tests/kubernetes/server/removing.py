@@ -35,13 +35,13 @@ def check_preconditions(resource: Resource, found: Object, preconditions: dict[s
             raise conflict(resource, metadata["name"], why + after)
 
 
-def settled(store: Store, resource: Resource, found: Object) -> Object:
-    """Take the object away when it is being deleted and nothing keeps it."""
-    metadata = found["metadata"]
+def stored(store: Store, resource: Resource, changed: Object) -> Object:
+    """Store the next state of an object, or take it away when it is being deleted and nothing keeps it any more."""
+    metadata = changed["metadata"]
     waits = resource is POD and metadata.get("deletionGracePeriodSeconds", 0) > 0
     if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and not waits:
-        return store.remove(resource, found)
-    return found
+        return store.remove(resource, changed)
+    return store.update(resource, changed)
 
 
 def delete(store: Store, resource: Resource, found: Object, policy: str, grace: int | None = None) -> Object | None:
@@ -152,4 +152,4 @@ class Collector:
         freed["metadata"]["finalizers"].remove(finalizer)
         if not freed["metadata"]["finalizers"]:
             del freed["metadata"]["finalizers"]
-        settled(self._store, resource, self._store.update(resource, freed))
+        stored(self._store, resource, freed)

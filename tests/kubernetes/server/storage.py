@@ -104,12 +104,12 @@ class Store:
         return self._write(resource, before, changed)
 
     def remove(self, resource: Resource, gone: Object) -> Object:
+        """Take an object away; `gone` is the last state that a watch shows."""
         key = key_of(gone)
         before = self.objects[resource].pop(key)
         self._index(resource, before, add=False)
         self.revision += 1
-        last = copy.copy(before)
-        last["metadata"] = {**before["metadata"], "resourceVersion": str(self.revision)}
+        last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.revision)}}
         self._tell(Change(self.revision, resource, before, None, last))
         return last
 

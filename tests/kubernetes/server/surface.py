@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tests.kubernetes.server import selecting
+from tests.kubernetes.server import pods, selecting
 from tests.kubernetes.server.access import User
 from tests.kubernetes.server.faults import Asked, Fault
 from tests.kubernetes.server.kinds import POD, Resource
@@ -231,9 +231,9 @@ class Surface:
 
     async def _done(self, call: Call) -> web.StreamResponse:
         if call.subresource == "log":
-            return await self.server.logs(call)
+            return await pods.log(self.server, call)
         if call.subresource == "eviction":
-            return json_response(self.server.evict(call.key), 201)
+            return pods.evicted(self.server, call)
         answer: Callable[[Call], Awaitable[web.StreamResponse]] = getattr(self, f"_{call.verb}")
         return await answer(call)
 

@@ -142,7 +142,7 @@ class Writer:
         self._admit(self.validating, resource, found, after)
         if write.dry_run:
             return after
-        return removing.settled(self.store, resource, self.store.update(resource, after))
+        return removing.stored(self.store, resource, after)
 
     @staticmethod
     def _kept(resource: Resource, found: Object, wanted: Object, subresource: str) -> Object:
