@@ -1,8 +1,8 @@
 """The API server's clock, as far as it can be told from outside: by the Date header of its answers.
 
 One rule: this machine's own clock is never asked, only its monotonic one, so that a wrong or stepping clock here
-changes nothing. A Date is cut to whole seconds and some time on its way; the latest offset that any answer has shown is the
-closest. Where the server's clock steps back, the count begins anew.
+changes nothing. A Date is cut to whole seconds and some time on its way; the latest offset that any answer has shown is
+the closest. Where the server's clock steps back, the count begins anew.
 """
 
 from __future__ import annotations

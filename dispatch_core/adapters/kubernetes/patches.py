@@ -1,8 +1,8 @@
 """What each call changes, as one JSON Patch on the object that was just read.
 
 One rule: a patch tests the uid, the fence and each tag that it was decided on, and raises the fence. So of all copies
-of all calls that were decided on one reading, the server carries out one; a copy that comes late is refused whatever was
-decided since. No resourceVersion is tested: controllers write the status all the time. Pure.
+of all calls that were decided on one reading, the server carries out one; a copy that comes late is refused whatever
+was decided since. No resourceVersion is tested: controllers write the status all the time. Pure.
 
 | call    | needs                            | writes                                             |
 |---------|----------------------------------|----------------------------------------------------|

@@ -1,8 +1,8 @@
 """What Kubernetes says of an object, its pods and its Workload, read into a sighting.
 
 One rule: reading is total, and "ended" is said only once no pod of the run is left alive. Preemption by Kueue is the
-end of a run, never a failure: its Workload counts evictions for good, so runs are counted by them. Pure: tests feed it with
-what a real API server and a real Kueue said.
+end of a run, never a failure: its Workload counts evictions for good, so runs are counted by them. Pure: tests feed it
+with what a real API server and a real Kueue said.
 """
 
 from __future__ import annotations
