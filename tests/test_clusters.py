@@ -101,10 +101,10 @@ MISTAKES = {
         "clusters:\n  a:\n",
         "2: clusters.a: it is nothing; write a mapping, like {type: slurm, host: login.example}",
     ),
-    "no type": ("clusters:\n  a: {host: h}\n", "2: clusters.a: type is missing; add it: slurm or local"),
+    "no type": ("clusters:\n  a: {host: h}\n", "2: clusters.a: type is missing; add it: slurm, kubernetes or local"),
     "another type": (
         "clusters:\n  a: {type: pbs}\n",
-        '2: clusters.a.type: "pbs" is not known here; write one of slurm, local',
+        '2: clusters.a.type: "pbs" is not known here; write one of slurm, kubernetes, local',
     ),
     "the name that is built in": (
         "clusters:\n  local: {type: slurm}\n",

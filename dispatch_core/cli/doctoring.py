@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from dispatch_core.adapters.contract import Finding
+from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
 from dispatch_core.cli import exits
 from dispatch_core.cli.session import Detached, Session
@@ -26,12 +27,16 @@ def list_clusters(session: Session) -> int:
 
 
 def _type(cluster: Cluster) -> str:
+    if isinstance(cluster, KubernetesCluster):
+        return "kubernetes"
     return "slurm" if isinstance(cluster, SlurmCluster) else "local"
 
 
 def _where(cluster: Cluster) -> str:
     if isinstance(cluster, LocalCluster):
         return cluster.spool
+    if isinstance(cluster, KubernetesCluster):
+        return f"namespace {cluster.namespace}" + (f" of {cluster.context}" if cluster.context else "")
     if cluster.ssh is None:
         return "this machine"
     return f"{cluster.ssh.user}@{cluster.ssh.host}" if cluster.ssh.user else cluster.ssh.host

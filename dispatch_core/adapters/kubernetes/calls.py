@@ -1,8 +1,8 @@
 """Calls: read the object, decide the patch, send it; and what each answer of the server means for the call.
 
-One rule: a call is over when the server has carried it out, when it is certain that nothing happened, or when neither is
-known. What certainly did not happen (a full server, a test of the patch that failed on newer facts) is decided anew until
-the deadline, and is `late` then; what may have happened is `unknown` at once, and never sent again from here.
+One rule: a call is over when the server has carried it out, when it is certain that nothing happened, or when neither
+is known. What certainly did not happen (a full server, a test of the patch that failed on newer facts) is decided anew
+until the deadline, and is `late` then; what may have happened is `unknown` at once, and never sent again from here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dispatch_core.adapters.contract import Target
 from dispatch_core.adapters.kubernetes import kinds, patches
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.kinds import MANAGER, WORKLOAD, Json, Sort
+from dispatch_core.adapters.kubernetes.listing import Lister
 from dispatch_core.adapters.kubernetes.patches import Decided, Needless, Patch, Refused
 from dispatch_core.adapters.kubernetes.policies import LATE_MESSAGE
 from dispatch_core.adapters.kubernetes.reading import Shown, run_of
@@ -34,18 +35,15 @@ WORKLOAD_SECONDS = 5.0
 Decide = Callable[[Sort, Json, str], Decided]
 
 
-class Late(Exception):  # noqa: N818 - it is an answer
+class Late(Exception):
     """The deadline has passed, and nothing happened."""
 
 
 class Calls:
     """Calls on the objects of one namespace."""
 
-    def __init__(self, api: Api, cluster: KubernetesCluster) -> None:
-        self._api, self._cluster = api, cluster
-        self._sorts = [kinds.SORTS[kind] for kind in cluster.kinds]
-        self.sort_of: dict[str, Sort] = {}
-        """The kinds of listed objects, by uid."""
+    def __init__(self, api: Api, cluster: KubernetesCluster, lister: Lister) -> None:
+        self._api, self._cluster, self._lister = api, cluster, lister
 
     def now(self) -> datetime:
         """Host time. Raises SchedulerUnavailable before the first answer."""
@@ -118,29 +116,34 @@ class Calls:
                 return reply
             await self._pause(deadline, AGAIN_SECONDS)
 
-    async def active(self, target: Target, deadline: datetime, active: bool) -> Reply:
-        """Set the `active` of an object's Workload: hold, release and stop under Kueue."""
-        return await self.replied(self._active(target, deadline, active))
+    async def active(self, target: Target, deadline: datetime, active: bool, *, stops: bool = False) -> Reply:
+        """Set the `active` of an object's Workload: hold, release and, under Kueue, the first half of a Stop."""
+        return await self.replied(self._active(target, deadline, active, stops))
 
-    async def _active(self, target: Target, deadline: datetime, active: bool) -> Reply:
+    async def _active(self, target: Target, deadline: datetime, active: bool, stops: bool) -> Reply:
         while True:
             sort, object = await self.named(target, deadline)
             if object is None:
                 return Reply(answer=Answer.REFUSED, text=f"there is no {target.name} with uid {target.id}")
-            workload = await self.workload(target.id, deadline, wait=True)
+            workload = await self.workload(target.id, deadline, wait=not stops)
+            if stops and (workload is None or is_over(object, workload)):
+                return Reply(answer=Answer.DONE)  # there is nothing to evict, and the object itself is stopped next
             if workload is None:
                 return Reply(answer=Answer.REFUSED, text=f"Kueue has made no Workload of {target.name}")
-            shown = Shown(sort, object, None, workload)
-            decided = self._of_workload(shown, target, active, deadline)
+            decided = self._of_workload(Shown(sort, object, None, workload), target, active, stops, deadline)
             path = WORKLOAD.path(self._cluster.namespace, kinds.name_of(workload))
             reply = await self.carried_out(path, decided, deadline)
             if reply is not None:
                 return reply
             await self._pause(deadline, AGAIN_SECONDS)
 
-    def _of_workload(self, shown: Shown, target: Target, active: bool, deadline: datetime) -> Decided:
+    def _of_workload(self, shown: Shown, target: Target, active: bool, stops: bool, deadline: datetime) -> Decided:
         if run_of(shown) != target.run:
             return Refused(f"it is on run {run_of(shown)}, not {target.run}")
+        if kinds.annotation(shown.object, kinds.STOPPED) == kinds.YES and not stops:
+            return Refused("it was stopped for good")
+        if not active and not stops and patches.has_begun(shown.object):
+            return Refused("it runs: on Kubernetes a hold would end the run")
         return patches.set_active(shown.workload or {}, active, self.told(deadline))
 
     async def carried_out(self, path: str, decided: Decided, deadline: datetime) -> Reply | None:
@@ -160,19 +163,23 @@ class Calls:
 
     async def named(self, target: Target, deadline: datetime) -> tuple[Sort, Json | None]:
         """The object that a target means: of this name and this uid. Raises Late and Lost."""
-        known = self.sort_of.get(target.id)
-        for sort in self._sorts if known is None else [known]:
+        known = self._lister.sort_of.get(target.id)
+        for sort in self._lister.sorts if known is None else [known]:
             answered = await self.get(sort, target.name, deadline)
             if answered.well and kinds.uid_of(answered.body) == target.id:
                 return sort, answered.body
             if not answered.well and answered.status != 404:
                 raise NotSent(f"{sort.kind} {target.name} cannot be read: {answered.message}")
-        return self._sorts[0], None
+        return self._lister.sorts[0], None
 
     async def _wrong_run(self, sort: Sort, object: Json, target: Target, deadline: datetime) -> Refused | None:
-        workload = await self.workload(target.id, deadline) if patches.is_kueue(object) and target.run > 1 else None
-        run = run_of(Shown(sort, object, None, workload))
+        run = await self.run(sort, object, deadline)
         return None if run == target.run else Refused(f"it is on run {run}, not {target.run}")
+
+    async def run(self, sort: Sort, object: Json, deadline: datetime) -> int:
+        """Which run an object is on. Raises Late, Lost and NotSent."""
+        workload = await self.workload(kinds.uid_of(object), deadline) if patches.is_kueue(object) else None
+        return run_of(Shown(sort, object, None, workload))
 
     async def workload(self, uid: str, deadline: datetime, *, wait: bool = False) -> Json | None:
         """The Workload that Kueue made of an object."""
@@ -188,6 +195,10 @@ class Calls:
             if rows or self.now() >= until:
                 return rows[0] if rows else None
             await self._pause(deadline, AGAIN_SECONDS)
+
+
+def is_over(object: Json, workload: Json) -> bool:
+    return patches.is_finished(object) or kinds.is_true(workload, "Finished")
 
 
 def patch_of(decided: Patch) -> list[dict[str, Any]]:

@@ -209,7 +209,7 @@ async def _open(cluster: KubernetesCluster) -> Any:
     told = client.Configuration()
     try:
         if cluster.kubeconfig is None and cluster.context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-            config.load_incluster_config(client_configuration=told)
+            config.load_incluster_config(client_configuration=told)  # type: ignore[no-untyped-call]
         else:
             await config.load_kube_config(
                 config_file=cluster.kubeconfig,
