@@ -18,7 +18,7 @@ from dispatch_core.adapters.kubernetes.kinds import SORTS
 from dispatch_core.adapters.slurm.cluster import SlurmCluster, SshHost
 from dispatch_core.amounts import LONGEST_SECONDS
 from dispatch_core.errors import BadInput
-from dispatch_core.fields import Reader, boolean, fields_of, many, finite, one_of, seconds, string, whole
+from dispatch_core.fields import Reader, boolean, fields_of, finite, many, one_of, seconds, string, whole
 from dispatch_core.parts import Part, from_fields, from_yaml
 from dispatch_core.plan import Value
 

@@ -14,6 +14,7 @@ from dispatch_core.cli import exits
 from dispatch_core.cli.session import Detached, Session
 from dispatch_core.cli.session import run as run_to_end
 from dispatch_core.clusters import Cluster, LocalCluster
+from dispatch_core.errors import BadInput
 from dispatch_core.places import examine
 
 WORDS = {True: "ok", False: "bad", None: "note"}
@@ -40,6 +41,19 @@ def _where(cluster: Cluster) -> str:
     if cluster.ssh is None:
         return "this machine"
     return f"{cluster.ssh.user}@{cluster.ssh.host}" if cluster.ssh.user else cluster.ssh.host
+
+
+def print_policies(session: Session, name: str) -> int:
+    """Admission policies and a role, as YAML for `kubectl apply -f -`. Raises BadInput for another kind of cluster."""
+    cluster = session.cluster(name)
+    if not isinstance(cluster, KubernetesCluster):
+        raise BadInput(f"{name} is a {_type(cluster)} cluster; only Kubernetes has admission policies")
+    from dispatch_core.adapters.kubernetes.policies import printed
+
+    text = printed(cluster)
+    session.screen.line(text.rstrip())
+    session.screen.result({"cluster": name, "policies": text})
+    return exits.FINE
 
 
 def doctor(session: Session, name: str) -> int:

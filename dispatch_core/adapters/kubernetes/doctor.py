@@ -93,5 +93,5 @@ async def _enforced(adapter: KubernetesScheduler) -> AsyncIterator[Finding]:
         text = f"it has no admission gate; objects wait in {cluster.held_queue}, which must have stopPolicy Hold"
         yield Finding(name="kueue", ok=None, text=text)
     else:
-        text = "it does not show that it keeps admission gates, so no job is started; upgrade it to 0.19, or name held_queue"
+        text = "it does not show that it keeps admission gates, so no job is started; have 0.19, or name held_queue"
         yield Finding(name="kueue", ok=False, text=text)

@@ -39,6 +39,8 @@ class Lister:
         self.sorts = [kinds.SORTS[kind] for kind in cluster.kinds]
         self.sort_of: dict[str, Sort] = {}
         """The kinds of listed objects, by uid."""
+        self.found: dict[Sort, Mapping[str, tuple[str, frozenset[str]]]] = {}
+        """What the latest listing showed, as a stream compares it."""
         self.seconds = 0.0
         """What the latest listing took."""
         self._ended: dict[str, tuple[str, Sighting]] = {}
@@ -74,7 +76,7 @@ class Lister:
     async def marks(self, sort: Sort) -> Listed:
         """What a stream compares."""
         at, rows = await self.listed(sort, UID)
-        return at, {uid_of(row): (_release(row), marks_of(row)) for row in rows}
+        return at, _marks(rows)
 
     async def snapshot(self) -> Snapshot:
         """One listing of all that is ours. Raises SchedulerUnavailable."""
@@ -83,6 +85,7 @@ class Lister:
         for sort in self.sorts:
             _, rows = await self.listed(sort, UID)
             found += [Shown(sort, row) for row in rows]
+            self.found[sort] = _marks(rows)
         if self._cluster.kueue:
             _, rows = await self.listed(WORKLOAD, kinds.JOB_UID)
             workloads = {label(row, kinds.JOB_UID): row for row in rows}
@@ -123,6 +126,10 @@ class Lister:
         """The pods of one object, those that began first first. Raises SchedulerUnavailable."""
         rows = (await self.listed(POD, f"{sort.pod_label}={name}"))[1]
         return sorted(rows, key=lambda pod: (str(dig(pod, "metadata", "creationTimestamp")), name_of(pod)))
+
+
+def _marks(rows: Sequence[Json]) -> dict[str, tuple[str, frozenset[str]]]:
+    return {uid_of(row): (_release(row), marks_of(row)) for row in rows}
 
 
 def _release(object: Json) -> str:

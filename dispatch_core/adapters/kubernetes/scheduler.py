@@ -32,6 +32,7 @@ WINDOW_SECONDS = 20.0
 SLOW_FACTOR = 5.0
 """A server that takes long over a listing is left in peace for so many times as long."""
 KEPT_JOBS = 20_000
+KEPT_NUMBERS = 16
 PROBE_SECONDS = 600.0
 """How often the cluster is asked what it enforces."""
 
@@ -60,6 +61,8 @@ class KubernetesScheduler:
         self._changes = Changes()
         self._listed: dict[str, int] = {}
         """How many changes there were when a job was last listed, by its uid."""
+        self._numbers: dict[datetime, int] = {}
+        """The same of the latest listings, by their beginning."""
         self._streams = [
             Stream(self.api, sort.path(cluster.namespace), kinds.UID, partial(self.lister.marks, sort), self._changes)
             for sort in self.lister.sorts
@@ -107,10 +110,9 @@ class KubernetesScheduler:
     # --- listings
 
     async def find(self, job: Job) -> Listing:
-        before = self._changes.now
         listing = await self._listings.find(job)
         self._listed.pop(job.uid, None)
-        self._listed[job.uid] = before
+        self._listed[job.uid] = self._numbers.get(listing.began, 0)
         while len(self._listed) > KEPT_JOBS:
             del self._listed[next(iter(self._listed))]
         return listing
@@ -142,7 +144,16 @@ class KubernetesScheduler:
             raise closed()
         if self._probed is None or time.monotonic() - self._probed >= PROBE_SECONDS:
             await self.probe()
-        return await self.lister.snapshot()
+        number = self._changes.now
+        snapshot = await self.lister.snapshot()
+        for stream, sort in zip(self._streams, self.lister.sorts, strict=True):
+            if not stream.is_following:
+                stream.compare(self.lister.found[sort])
+                number = self._changes.now if len(self._streams) == 1 else number
+        self._numbers[snapshot.began] = number
+        while len(self._numbers) > KEPT_NUMBERS:
+            del self._numbers[next(iter(self._numbers))]
+        return snapshot
 
     async def probe(self) -> None:
         """Ask what the cluster enforces: dry runs, so nothing is made. Raises SchedulerUnavailable."""
@@ -224,7 +235,7 @@ class KubernetesScheduler:
         Raises SchedulerUnavailable."""
         path = OWNER.path(self.cluster.namespace, manifest.owner_name(uid))
         try:
-            await self.api.request("DELETE", path, None, ORPHANS, seconds=REQUEST_SECONDS)
+            await self.api.request("DELETE", path, None, LEAVING_ALL, seconds=REQUEST_SECONDS)
         except (NotSent, Lost) as error:
             raise SchedulerUnavailable(str(error)) from error
 
@@ -256,4 +267,4 @@ class KubernetesScheduler:
         await self.api.close()
 
 
-ORPHANS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Orphan"}
+LEAVING_ALL = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Orphan"}

@@ -105,34 +105,44 @@ class Stream:
     ) -> None:
         self._api, self._path, self._selector, self._take, self._changes = api, path, selector, take, changes
         self._at = ""
-        """The resourceVersion that was seen last; "": a list is needed."""
-        self._shown: dict[str, tuple[str, frozenset[str]]] = {}
-        self.lists = 0
+        """The resourceVersion that was seen last."""
+        self._shown: dict[str, tuple[str, frozenset[str]]] | None = None
+        self.is_following = False
+        """Whether every change is seen as it comes; else a listing has to be compared."""
         self._pause = AGAIN_SECONDS
 
     async def run(self) -> None:
         """Follow for as long as somebody waits."""
-        while self._changes.is_awaited:
-            try:
-                if not self._at:
-                    await self._list()
-                await self._follow()
-                self._pause = AGAIN_SECONDS
-            except (Lost, NotSent, DispatchError):
-                self._at = ""
-                await asyncio.sleep(self._pause)
-                self._pause = min(2 * self._pause, LONGEST_AGAIN_SECONDS)
+        try:
+            while self._changes.is_awaited:
+                try:
+                    if not self.is_following:
+                        await self._list()
+                    await self._follow()
+                    self._pause = AGAIN_SECONDS
+                except (Lost, NotSent, DispatchError):
+                    self.is_following = False
+                    await asyncio.sleep(self._pause)
+                    self._pause = min(2 * self._pause, LONGEST_AGAIN_SECONDS)
+        finally:
+            self.is_following = False
 
     async def _list(self) -> None:
-        """Compare what is there with what was shown last."""
-        self.lists += 1
         at, found = await self._take()
+        self.compare(found)
+        self._at, self.is_following = at, True
+
+    def compare(self, found: Mapping[str, tuple[str, frozenset[str]]]) -> None:
+        """Say what is otherwise than it was shown last, and take this as shown; the first time, nothing was."""
+        shown = self._shown
+        self._shown = dict(found)
+        if shown is None:
+            return
         for uid, (release, marks) in found.items():
-            if self._shown.get(uid, ("", marks))[0] != release:
+            if shown.get(uid, ("", marks))[0] != release:
                 self._changes.changed(marks)
-        for uid in self._shown.keys() - found.keys():
-            self._changes.changed(self._shown[uid][1])
-        self._shown, self._at = dict(found), at
+        for uid in shown.keys() - found.keys():
+            self._changes.changed(shown[uid][1])
 
     async def _follow(self) -> None:
         """Take events until the stream ends in good order. Raises Lost where it does not."""
@@ -162,6 +172,7 @@ class Stream:
         if event["type"] == "BOOKMARK":
             return
         uid, marks = kinds.uid_of(object), marks_of(object)
+        self._shown = {} if self._shown is None else self._shown
         if event["type"] == "DELETED":  # or it left the selector: its former marks are those that are waited for
             marks |= self._shown.pop(uid, ("", marks))[1]
         else:
