@@ -51,7 +51,8 @@ def print_policies(session: Session, name: str) -> int:
     from dispatch_core.adapters.kubernetes.policies import printed
 
     text = printed(cluster)
-    session.screen.line(text.rstrip())
+    for line in text.splitlines():
+        session.screen.line(line)
     session.screen.result({"cluster": name, "policies": text})
     return exits.FINE
 
