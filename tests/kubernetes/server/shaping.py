@@ -155,11 +155,7 @@ def _name_causes(name: str) -> Iterator[Cause]:
 
 def _job_causes(found: Object) -> Iterator[Cause]:
     template = found["spec"]["template"]
-    seen: set[str] = set()
-    for cause in _label_causes((template.get("metadata") or {}).get("labels") or {}, "spec.template.labels"):
-        if cause[2] not in seen:
-            seen.add(cause[2])
-            yield cause
+    yield from _label_causes((template.get("metadata") or {}).get("labels") or {}, "spec.template.labels")
     if template["spec"].get("restartPolicy") not in ("Never", "OnFailure"):
         message = 'Required value: valid values: "OnFailure", "Never"'
         yield "spec.template.spec.restartPolicy", "FieldValueRequired", message

@@ -46,9 +46,12 @@ def _token(revision: int, start: str) -> str:
 
 def _read_token(token: str) -> tuple[int, str]:
     try:
-        read = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        if not raw.startswith(b"{"):
+            raise ValueError(f"invalid character '\\x{raw[0]:02x}' looking for beginning of value")
+        read = json.loads(raw)
         return read["rv"], read["start"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise bad_request(f"invalid continue token: continue key is not valid: {error}") from error
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.kubernetes.server import patching, removing, shaping
-from tests.kubernetes.server.kinds import NAMESPACE, Resource
+from tests.kubernetes.server.kinds import NAMESPACE, QUOTA, Resource
 from tests.kubernetes.server.refusing import already_exists, bad_request, forbidden, modified, not_found
 from tests.kubernetes.server.storage import Object, Store, stamp
 
@@ -77,6 +77,7 @@ class Writer:
             raise already_exists(resource, metadata["name"], deleting=deleting)
         shaping.check(resource, made)
         self._admit(self.validating, resource, None, made)
+        self._check_quota(resource, namespace, metadata["name"])
         return made if write.dry_run else self.store.create(resource, made)
 
     def patch(
@@ -197,3 +198,13 @@ class Writer:
             cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated"}
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise forbidden(resource, name, why, [{**cause, "field": "metadata.namespace"}])
+
+    def _check_quota(self, resource: Resource, namespace: str, name: str) -> None:
+        """A ResourceQuota on the number of objects; what is used is what its status says."""
+        counted = f"count/{resource.qualified}"
+        for quota in self.store.all(QUOTA, namespace):
+            hard = quota["spec"]["hard"].get(counted)
+            used = (quota.get("status") or {}).get("used", {}).get(counted, "0")
+            if hard is not None and int(used) + 1 > int(hard):
+                said = f"requested: {counted}=1, used: {counted}={used}, limited: {counted}={hard}"
+                raise forbidden(resource, name, f"exceeded quota: {quota['metadata']['name']}, {said}")
