@@ -23,8 +23,10 @@ Seeds = dict[tuple[Resource, str, str], dict[str, Any]]
 
 # What differs from run to run, or is kept only in outline here (who wrote which field).
 VARYING = frozenset(
-    """uid resourceVersion creationTimestamp deletionTimestamp managedFields generation selfLink lastTransitionTime
-    lastProbeTime startTime completionTime time continue name generateName""".split()
+    [
+        *("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "managedFields", "generation", "name"),
+        *("lastTransitionTime", "lastProbeTime", "startTime", "completionTime", "time", "continue", "generateName"),
+    ]
 )
 
 

@@ -63,7 +63,9 @@ PREPARED: dict[str, Callable[[ApiServer], object]] = {
 
 
 def replayed() -> list[str]:
-    return [case for case in cases() if case not in NOT_REPLAYED and capture(case).area in ("basic",)]
+    return [
+        case for case in cases() if case not in NOT_REPLAYED and capture(case).area in ("basic", "policy", "hookdown")
+    ]
 
 
 def prepared(case: str) -> ApiServer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,10 @@ CONTAINER_FIELDS = frozenset(
 
 def random_suffix() -> str:
     return "".join(random.choices(RANDOM, k=5))
+
+
+def new_uid() -> str:
+    return str(uuid.uuid4())
 
 
 def named(found: Object) -> None:

@@ -69,7 +69,7 @@ class Call:
     def write(self) -> Write:
         agent = self.request.headers.get("User-Agent", "unknown").split("/")[0]
         strict = self.query.get("fieldValidation") == "Strict"
-        return Write(self.query.get("fieldManager") or agent, self.query.get("dryRun") == "All", strict)
+        return Write(self.query.get("fieldManager") or agent, self.user.name, self.query.get("dryRun") == "All", strict)
 
 
 def timeout_of(query: dict[str, str]) -> float:

@@ -17,15 +17,13 @@ from tests.kubernetes.server.kinds import NAMESPACE, QUOTA, Resource
 from tests.kubernetes.server.refusing import already_exists, bad_request, forbidden, modified, not_found
 from tests.kubernetes.server.storage import Object, Store, stamp
 
-Admission = Callable[[Resource, Object | None, Object], None]
-"""(resource, before, after): may change `after`, and raises Refused; `before` is None for a create."""
-
 
 @dataclass
 class Write:
     """What the request says beside the object."""
 
     manager: str = "unknown"
+    user: str = ""
     dry_run: bool = False
     strict: bool = False
     warnings: list[str] = field(default_factory=list)
@@ -44,6 +42,10 @@ def managed(before: Object | None, after: Object, resource: Resource, manager: s
         entry |= {"fieldsType": "FieldsV1", "fieldsV1": {}}
         entries.append({**entry, "subresource": subresource} if subresource else entry)
     after["metadata"]["managedFields"] = entries
+
+
+Admission = Callable[[Resource, Object | None, Object, Write], None]
+"""(resource, before, after, write): may change `after`, and raises Refused; `before` is None for a create."""
 
 
 @dataclass
@@ -68,16 +70,16 @@ class Writer:
         metadata.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
         if resource.status:
             made.pop("status", None)
-        self._admit(self.mutating, resource, None, made)
+        self._admit(self.mutating, resource, None, made, write)
         shaping.defaulted(resource, made)
         managed(None, made, resource, write.manager)
+        shaping.check(resource, made)
+        self._admit(self.validating, resource, None, made, write)
+        self._check_quota(resource, namespace, metadata["name"])
         there = self.store.get(resource, namespace, metadata["name"])
         if there is not None:
             deleting = "deletionTimestamp" in there["metadata"]
             raise already_exists(resource, metadata["name"], deleting=deleting)
-        shaping.check(resource, made)
-        self._admit(self.validating, resource, None, made)
-        self._check_quota(resource, namespace, metadata["name"])
         return made if write.dry_run else self.store.create(resource, made)
 
     def patch(
@@ -130,7 +132,7 @@ class Writer:
         after = self._kept(resource, found, wanted, subresource)
         if not subresource:
             self._check_fields(resource, after, write)
-            self._admit(self.mutating, resource, found, after)
+            self._admit(self.mutating, resource, found, after, write)
             shaping.check_change(resource, found, after)
             shaping.check(resource, after)
         after["metadata"]["uid"] = found["metadata"]["uid"]
@@ -140,7 +142,8 @@ class Writer:
         managed(found, after, resource, write.manager, subresource)
         if after.get("spec") != found.get("spec"):
             after["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
-        self._admit(self.validating, resource, found, after)
+        if not subresource:
+            self._admit(self.validating, resource, found, after, write)
         if write.dry_run:
             return after
         return removing.stored(self.store, resource, after)
@@ -164,9 +167,11 @@ class Writer:
         return copy.deepcopy(after)
 
     @staticmethod
-    def _admit(admissions: list[Admission], resource: Resource, before: Object | None, after: Object) -> None:
+    def _admit(
+        admissions: list[Admission], resource: Resource, before: Object | None, after: Object, write: Write
+    ) -> None:
         for admission in admissions:
-            admission(resource, before, after)
+            admission(resource, before, after, write)
 
     @staticmethod
     def _checked_metadata(resource: Resource, namespace: str, made: Object) -> dict[str, Any]:
