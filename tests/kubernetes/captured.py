@@ -10,6 +10,8 @@ import copy
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.kubernetes.server.kinds import EVERY, Resource
 from tests.kubernetes.server.selecting import labels
+from tests.kubernetes.server.storage import read_stamp, stamp
 
 FOLDER = Path(__file__).parents[1] / "captures" / "kubernetes"
 Seeds = dict[tuple[Resource, str, str], dict[str, Any]]
@@ -43,6 +46,7 @@ class Capture:
     status: int | None
     answer: Any
     warning: str | None
+    at: datetime
     events: tuple[dict[str, Any], ...] | None
 
     @property
@@ -60,7 +64,8 @@ def capture(case: str) -> Capture:
         events = tuple(json.loads(event["line"]) for event in read["events"])
     return Capture(
         *(case, read["note"], request["method"], request["path"], request["headers"], request["body"]),
-        *(response["status"], response.get("body"), headers.get("Warning"), events),
+        *(response["status"], response.get("body"), headers.get("Warning")),
+        *(parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC), events),
     )
 
 
@@ -106,6 +111,9 @@ def found_by(case: str) -> Seeds:
     if where is None:
         return seeds
     resource, namespace, name = where
+    seed, answer = seeds.get(where), now.answer
+    if now.method == "PATCH" and seed and answer["kind"] == resource.kind and "/status" not in now.path:
+        seed["status"] = answer.get("status", {})  # what a controller wrote since the exchange before
     if now.method == "GET":
         if not name and "PartialObject" not in now.headers.get("accept", ""):
             _forget_selected(seeds, now, resource, namespace)
@@ -117,7 +125,7 @@ def found_by(case: str) -> Seeds:
                 if found["metadata"]["name"] == name:
                     _keep(seeds, resource, _before_deletion(found))
                     return seeds
-        if now.answer["kind"] == "Status":
+        if isinstance(now.answer, dict) and now.answer["kind"] == "Status":
             seeds[where] = _unseen(namespace, name, now.answer["details"].get("uid", ""))
     return seeds
 
@@ -176,6 +184,7 @@ def _keep(seeds: Seeds, resource: Resource, found: dict[str, Any]) -> None:
     seeds[resource, metadata.get("namespace", ""), metadata["name"]] = kept
 
 
+TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -185,4 +194,10 @@ def outline(value: Any, varying: frozenset[str] = VARYING) -> Any:
         return {name: outline(inner, varying) for name, inner in value.items() if name not in varying}
     if isinstance(value, list):
         return [outline(inner, varying) for inner in value]
-    return UID.sub("(uid)", value) if isinstance(value, str) else value
+    return TIME.sub("(time)", UID.sub("(uid)", value)) if isinstance(value, str) else value
+
+
+def at_present(value: Any, recorded_at: datetime) -> Any:
+    """The same with every time moved as if the recording were made now."""
+    moved = datetime.now(UTC) - recorded_at
+    return json.loads(TIME.sub(lambda found: stamp(read_stamp(found[0]) + moved), json.dumps(value)))

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from tests.kubernetes.server.kinds import JOB, POD, PYTORCHJOB, WORKLOAD, Resource
+from tests.kubernetes.server.kinds import JOB, POD, POLICY, PYTORCHJOB, WORKLOAD, Resource
 from tests.kubernetes.server.refusing import invalid
 from tests.kubernetes.server.storage import Object
 
@@ -140,6 +140,13 @@ def defaulted(resource: Resource, found: Object) -> None:
     elif resource is POD:
         _pod_defaults(found.setdefault("spec", {}))
         found["status"] = {"phase": "Pending", "qosClass": "Burstable", **(found.get("status") or {})}
+    elif resource is POLICY:
+        constraints = found["spec"].setdefault("matchConstraints", {})
+        constraints |= {"namespaceSelector": {}, "matchPolicy": "Equivalent"} | constraints
+        constraints.setdefault("objectSelector", {})
+        for rule in constraints.get("resourceRules") or ():
+            rule.setdefault("scope", "*")
+        found["status"] = {}
     elif resource is WORKLOAD:
         found.setdefault("spec", {}).setdefault("active", True)
 

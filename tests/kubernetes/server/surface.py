@@ -69,7 +69,8 @@ class Call:
     def write(self) -> Write:
         agent = self.request.headers.get("User-Agent", "unknown").split("/")[0]
         strict = self.query.get("fieldValidation") == "Strict"
-        return Write(self.query.get("fieldManager") or agent, self.user.name, self.query.get("dryRun") == "All", strict)
+        manager, dry_run = self.query.get("fieldManager") or agent, self.query.get("dryRun") == "All"
+        return Write(manager, self.user.name, dry_run, strict, self.query.get("timeout", "10s"))
 
 
 def timeout_of(query: dict[str, str]) -> float:

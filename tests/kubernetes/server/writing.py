@@ -26,6 +26,8 @@ class Write:
     user: str = ""
     dry_run: bool = False
     strict: bool = False
+    timeout: str = "10s"
+    """What a webhook is given, as the request's `?timeout=` has it."""
     warnings: list[str] = field(default_factory=list)
     """Filled for the response's Warning headers."""
 

@@ -115,9 +115,11 @@ class Webhooks:
         if resource not in (*MANAGED, WORKLOAD):
             return
         if self._faults.webhook_down:
+            first, word = ("m", "mutate") if before is None else ("v", "validate")
+            hook = f"{first}{resource.kind.lower()}.kb.io"
             name = f"{resource.group.replace('.', '-')}-{resource.version}-{resource.kind.lower()}"
-            hook = f"m{resource.kind.lower()}.kb.io"
-            where = f"https://kueue-webhook-service.kueue-system.svc:443/mutate-{name}?timeout=5s"
+            service = "https://kueue-webhook-service.kueue-system.svc:443"
+            where = f"{service}/{word}-{name}?timeout={write.timeout}"
             why = f'failed calling webhook "{hook}": failed to call webhook: Post "{where}": dial tcp 10.96.0.20:443: '
             raise internal(f"{why}connect: connection refused")
         if before is None and resource in MANAGED and queue_of(after):
