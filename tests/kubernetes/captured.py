@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import jsonpatch
+
 from tests.kubernetes.server.kinds import EVERY, Resource
 from tests.kubernetes.server.selecting import labels
 from tests.kubernetes.server.storage import read_stamp, stamp
@@ -111,23 +113,36 @@ def found_by(case: str) -> Seeds:
     if where is None:
         return seeds
     resource, namespace, name = where
-    seed, answer = seeds.get(where), now.answer
-    if now.method == "PATCH" and seed and answer["kind"] == resource.kind and "/status" not in now.path:
-        seed["status"] = answer.get("status", {})  # what a controller wrote since the exchange before
     if now.method == "GET":
         if not name and "PartialObject" not in now.headers.get("accept", ""):
             _forget_selected(seeds, now, resource, namespace)
         _learn(seeds, now)
-    elif name and now.status != 404 and (resource, namespace, name) not in seeds:
-        seen = [now, *(capture(later) for later in listed[place + 1 :])]
-        for later in seen:
-            for found in _objects(resource, later.answer) if later.events is None else ():
-                if found["metadata"]["name"] == name:
-                    _keep(seeds, resource, _before_deletion(found))
-                    return seeds
-        if isinstance(now.answer, dict) and now.answer["kind"] == "Status":
-            seeds[where] = _unseen(namespace, name, now.answer["details"].get("uid", ""))
+    elif name and now.status != 404:
+        if where not in seeds:
+            seeds[where] = _seen_later(where, [now, *(capture(later) for later in listed[place + 1 :])])
+        if now.method == "PATCH" and now.status == 200:
+            _as_patched(seeds[where], now)
     return seeds
+
+
+def _seen_later(where: tuple[Resource, str, str], later: list[Capture]) -> dict[str, Any]:
+    resource, namespace, name = where
+    for one in later:
+        for found in _objects(resource, one.answer) if one.events is None else ():
+            if found["metadata"]["name"] == name:
+                return _before_deletion(found)
+    details = later[0].answer.get("details") or {} if isinstance(later[0].answer, dict) else {}
+    return _unseen(namespace, name, details.get("uid", ""))
+
+
+def _as_patched(seed: dict[str, Any], now: Capture) -> None:
+    """What a patch that went through proves: its tests held, and status was what its answer has."""
+    if "/status" not in now.path and now.answer["kind"] != "Status":
+        seed["status"] = now.answer.get("status", {})
+    for operation in now.body if isinstance(now.body, list) else ():
+        if operation["op"] == "test" and operation["path"] != "/metadata/uid":
+            held = {**operation, "op": "add"}
+            seed.update(jsonpatch.apply_patch(seed, [held]))
 
 
 def _forget_selected(seeds: Seeds, now: Capture, resource: Resource, namespace: str) -> None:
@@ -138,7 +153,7 @@ def _forget_selected(seeds: Seeds, now: Capture, resource: Resource, namespace: 
 
 
 def _before_deletion(found: dict[str, Any]) -> dict[str, Any]:
-    before = copy.deepcopy(found)
+    before = {name: copy.deepcopy(value) for name, value in found.items() if name not in ("kind", "apiVersion")}
     for name in ("deletionTimestamp", "deletionGracePeriodSeconds"):
         before["metadata"].pop(name, None)
     kept = [name for name in before["metadata"].pop("finalizers", ()) if name not in ("orphan", "foregroundDeletion")]
@@ -178,8 +193,7 @@ def _learn(seeds: Seeds, earlier: Capture) -> None:
 
 
 def _keep(seeds: Seeds, resource: Resource, found: dict[str, Any]) -> None:
-    kept = copy.deepcopy(found)
-    kept.pop("kind", None), kept.pop("apiVersion", None)
+    kept = {name: copy.deepcopy(value) for name, value in found.items() if name not in ("kind", "apiVersion")}
     metadata = kept["metadata"]
     seeds[resource, metadata.get("namespace", ""), metadata["name"]] = kept
 

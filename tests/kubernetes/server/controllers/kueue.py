@@ -40,6 +40,7 @@ GATE = "kueue.x-k8s.io/admission-gated-by"
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 UID = "kueue.x-k8s.io/job-uid"
+PENDING = "Workload is pending evaluation in the scheduling queue"
 IN_USE = "kueue.x-k8s.io/resource-in-use"
 MANAGED = (JOB, JOBSET, TRAINJOB, PYTORCHJOB)
 ENDS = {"Complete": "Succeeded", "Completed": "Succeeded", "Succeeded": "Succeeded", "Failed": "Failed"}
@@ -283,7 +284,7 @@ class QueuedJobs(Loop):
         why = condition(status["conditions"], "Evicted") or {}
         held = why["reason"] == "Deactivated"
         reason = "Deactivated" if held else "PendingEvaluation"
-        message = why["message"] if held else "Workload is pending evaluation in the scheduling queue"
+        message = why["message"] if held else PENDING
         _set(workload, status, "QuotaReserved", False, reason, message)
         _set(workload, status, "Admitted", False, "NoReservation", "The workload has no reservation")
         _set(workload, status, "Requeued", not held, why["reason"], why["message"])
@@ -317,8 +318,10 @@ class Admission(Loop):
             if "admission" not in status:
                 self._wait(found, status)
         elif evicted and known["reason"] == "Deactivated" and "admission" not in status:
-            _set(found, status, "Requeued", True, "Reactivated", "The workload was reactivated")
-            self._admit_or_wait(found, status)
+            if is_true({"status": status}, "Requeued"):
+                self._admit_or_wait(found, status)
+            else:
+                _set(found, status, "Requeued", True, "Reactivated", "The workload was reactivated")
         elif "admission" not in status:
             self._admit_or_wait(found, status)
         self.store.update(WORKLOAD, {**found, "status": status})
@@ -332,6 +335,10 @@ class Admission(Loop):
         _set(workload, status, "Admitted", False, "NoReservation", "The workload has no reservation")
 
     def _admit_or_wait(self, workload: Object, status: Object) -> None:
+        known = condition(status.get("conditions"), "QuotaReserved") or {}
+        if known.get("reason") in ("AdmissionGated", "Deactivated") and not gate_of(workload):
+            self._wait(workload, status, "PendingEvaluation", PENDING)
+            return
         why = self._hindrance(workload)
         if why is not None:
             self._wait(workload, status, *why)
