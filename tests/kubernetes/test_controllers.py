@@ -173,7 +173,7 @@ async def held(stage: Stage) -> None:
     await stage.active(True)
     await stage.active(False)
     await stage.active(True)
-    await stage.end()
+    await stage.end(3)
 
 
 async def preempted(stage: Stage) -> None:

@@ -283,9 +283,7 @@ class QueuedJobs(Loop):
         del status["admission"]
         why = condition(status["conditions"], "Evicted") or {}
         held = why["reason"] == "Deactivated"
-        reason = "Deactivated" if held else "PendingEvaluation"
-        message = why["message"] if held else PENDING
-        _set(workload, status, "QuotaReserved", False, reason, message)
+        _set(workload, status, "QuotaReserved", False, "PendingEvaluation", PENDING)
         _set(workload, status, "Admitted", False, "NoReservation", "The workload has no reservation")
         _set(workload, status, "Requeued", not held, why["reason"], why["message"])
 
@@ -318,7 +316,8 @@ class Admission(Loop):
             if "admission" not in status:
                 self._wait(found, status)
         elif evicted and known["reason"] == "Deactivated" and "admission" not in status:
-            if is_true({"status": status}, "Requeued"):
+            requeued = condition(status["conditions"], "Requeued")
+            if requeued is None or requeued["status"] == "True":
                 self._admit_or_wait(found, status)
             else:
                 _set(found, status, "Requeued", True, "Reactivated", "The workload was reactivated")
@@ -336,7 +335,9 @@ class Admission(Loop):
 
     def _admit_or_wait(self, workload: Object, status: Object) -> None:
         known = condition(status.get("conditions"), "QuotaReserved") or {}
-        if known.get("reason") in ("AdmissionGated", "Deactivated") and not gate_of(workload):
+        requeued = condition(status.get("conditions"), "Requeued") is not None
+        fresh = known.get("reason") == "AdmissionGated" or (known.get("reason") == "Deactivated" and requeued)
+        if fresh and not gate_of(workload):
             self._wait(workload, status, "PendingEvaluation", PENDING)
             return
         why = self._hindrance(workload)
