@@ -16,7 +16,7 @@ from dispatch_core.adapters.kubernetes.kinds import PREFIX, SORTS
 from dispatch_core.cli.showing import app
 from dispatch_core.clusters import read_clusters
 from dispatch_core.errors import BadInput
-from tests.kubernetes.captured import exchange
+from tests.kubernetes.recorded import exchange
 from tests.kubernetes.rig import kubeconfig
 from tests.kubernetes.server import ApiServer
 

@@ -10,7 +10,7 @@ import pytest
 from dispatch_core.adapters.kubernetes import kinds, patches
 from dispatch_core.adapters.kubernetes.kinds import JOB, PYTORCHJOB, Sort, annotation, dig, label
 from dispatch_core.adapters.kubernetes.patches import Decided, Needless, Patch, Refused
-from tests.kubernetes.captured import one
+from tests.kubernetes.recorded import one
 
 Object = dict[str, Any]
 DEADLINE = "2026-11-29T15:00:00Z"

@@ -12,7 +12,7 @@ from dispatch_core.adapters.kubernetes.kinds import JOB, JOBSET, PYTORCHJOB, TRA
 from dispatch_core.adapters.kubernetes.reading import Shown, run_of, sighting
 from dispatch_core.plan import Cause
 from dispatch_core.record import State
-from tests.kubernetes.captured import events, items, one
+from tests.kubernetes.recorded import events, items, one
 
 
 def job(case: str, pods: str | None = None, workload: str | None = None, sort: Sort = JOB) -> Shown:

@@ -24,9 +24,14 @@ from aiohttp import web
 
 from tests.kubernetes.server.access import ADMIN_TOKEN, Access
 from tests.kubernetes.server.controllers.jobs import Jobs
+from tests.kubernetes.server.controllers.jobsets import JobSets, TrainJobs
 from tests.kubernetes.server.controllers.kubelet import Kubelet
+from tests.kubernetes.server.controllers.kueue import MANAGED, Admission, QueuedJobs, Webhooks, add_queues
+from tests.kubernetes.server.controllers.loop import Loop
+from tests.kubernetes.server.controllers.pytorch import PyTorchJobs
 from tests.kubernetes.server.faults import Asked, Fault, Faults
-from tests.kubernetes.server.kinds import BUILT_IN, EVERY, NAMESPACE, Resource
+from tests.kubernetes.server.kinds import BUILT_IN, EVERY, KUEUE_KINDS, NAMESPACE, WORKLOAD, Resource
+from tests.kubernetes.server.policies import Policies
 from tests.kubernetes.server.removing import Collector
 from tests.kubernetes.server.storage import Object, Store
 from tests.kubernetes.server.surface import Surface
@@ -46,14 +51,19 @@ class ApiServer:
         install: Iterable[Resource] = (),
         controllers: bool = True,
         kubelet: bool = True,
+        kueue: bool = False,
+        admission_gates: bool = True,
         bookmark_seconds: float = 1.0,
         port: int = 0,
     ) -> None:
         """`install` adds kinds beside the built-in ones; without `controllers` only the API answers,
-        and without `kubelet` a test writes the status of pods itself."""
+        and without `kubelet` a test writes the status of pods itself. `kueue` installs Kueue
+        with a LocalQueue `training` and a held one, `parked`, in each namespace; without `admission_gates` it is one
+        that ignores the annotation, as before 0.19.
+        """
         self.store = Store()
         self.known = EVERY
-        self.installed = (*BUILT_IN, *install)
+        self.installed = (*BUILT_IN, *(KUEUE_KINDS if kueue else ()), *install)
         self.access = Access()
         self.faults = Faults()
         self.requests: list[Asked] = []
@@ -66,7 +76,15 @@ class ApiServer:
         self._controllers = controllers
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
+        self._gates = admission_gates
+        if kueue:
+            hooks = Webhooks(self.faults, gates=admission_gates)
+            self.writer.mutating.append(hooks.mutate)
+            self.writer.validating.append(hooks.validate)
+        self.writer.validating.append(Policies(self.store).validate)
         for name in namespaces:
+            if kueue:
+                add_queues(self.store, name)
             self.store.create(NAMESPACE, {"metadata": {"name": name}, "status": {"phase": "Active"}})
 
     @property
@@ -76,7 +94,7 @@ class ApiServer:
     async def __aenter__(self) -> ApiServer:
         await self._listen()
         if self._controllers:
-            for controller in (Collector(self.store), Jobs(self.store)):
+            for controller in self._every_controller():
                 self._start(controller.run())
         return self
 
@@ -90,6 +108,17 @@ class ApiServer:
         if self.kubelet is not None:
             await self.kubelet.close()
         await self._close()
+
+    def _every_controller(self) -> Iterable[Collector | Loop]:
+        yield Collector(self.store)
+        for kind in (Jobs, JobSets, TrainJobs, PyTorchJobs):
+            if kind.resource in self.installed:
+                yield kind(self.store)
+        if WORKLOAD in self.installed:
+            yield Admission(self.store)
+            for resource in MANAGED:
+                if resource in self.installed:
+                    yield QueuedJobs(self.store, resource, gates=self._gates)
 
     def _start(self, work: Any) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))

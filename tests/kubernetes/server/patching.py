@@ -19,6 +19,7 @@ JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+UNKNOWN_FORMAT = "the body of the request was in an unknown format - accepted media types include:"
 
 
 def merged(target: Any, patch: Any) -> Any:
@@ -67,6 +68,8 @@ def patched(resource: Resource, found: dict[str, Any], content_type: str, body: 
         result = _json_patch(found, patch)
     elif content_type in (MERGE, APPLY) or (content_type == STRATEGIC and not resource.custom):
         result = merged(found, patch)
+    elif resource.custom and content_type == STRATEGIC:
+        raise Refused(415, "UnsupportedMediaType", f"{UNKNOWN_FORMAT} {JSON_PATCH}, {MERGE}, {APPLY}")
     else:
         raise Refused(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     if not isinstance(result, dict) or not isinstance(result.get("metadata"), dict):

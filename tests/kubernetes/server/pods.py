@@ -86,9 +86,11 @@ def evicted(server: ApiServer, call: Call) -> web.StreamResponse:
         wanted = budget["spec"]["selector"].get("matchLabels") or {}
         if wanted.items() <= labels.items() and not budget.get("status", {}).get("disruptionsAllowed"):
             name = budget["metadata"]["name"]
-            message = f"The disruption budget {name} needs 1 healthy pods and has 1 currently"
+            message = f"The disruption budget {name} is still being processed by the server."
             cause = {"reason": "DisruptionBudget", "message": message}
-            raise Refused(429, "TooManyRequests", BUDGET_MESSAGE, {"causes": [cause]}, retry_after=10)
+            raise Refused(
+                429, "TooManyRequests", BUDGET_MESSAGE, {"causes": [cause], "retryAfterSeconds": 10}, retry_after=10
+            )
     changed = copy.deepcopy(pod)
     set_condition(changed["status"], "DisruptionTarget", True, "EvictionByEvictionAPI", EVICTING, lastProbeTime=None)
     delete(server.store, POD, server.store.update(POD, changed), "Background")

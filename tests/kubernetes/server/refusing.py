@@ -81,7 +81,7 @@ def conflict(resource: Resource, name: str, why: str) -> Refused:
 
 def invalid(resource: Resource, name: str, causes: list[tuple[str, str, str]]) -> Refused:
     """`causes` are (field, reason, message), as in details.causes."""
-    parts = [f"{field}: {message}" for field, _, message in causes]
+    parts = list(dict.fromkeys(f"{field}: {message}" for field, _, message in causes))
     what = parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
     details = _about(resource, name, kind=True)
     details["causes"] = [{"reason": reason, "message": message, "field": field} for field, reason, message in causes]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 import re
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from tests.kubernetes.server.kinds import JOB, POD, PYTORCHJOB, WORKLOAD, Resource
+from tests.kubernetes.server.kinds import JOB, POD, POLICY, PYTORCHJOB, WORKLOAD, Resource
 from tests.kubernetes.server.refusing import invalid
 from tests.kubernetes.server.storage import Object
 
@@ -54,6 +55,10 @@ CONTAINER_FIELDS = frozenset(
 
 def random_suffix() -> str:
     return "".join(random.choices(RANDOM, k=5))
+
+
+def new_uid() -> str:
+    return str(uuid.uuid4())
 
 
 def named(found: Object) -> None:
@@ -135,6 +140,13 @@ def defaulted(resource: Resource, found: Object) -> None:
     elif resource is POD:
         _pod_defaults(found.setdefault("spec", {}))
         found["status"] = {"phase": "Pending", "qosClass": "Burstable", **(found.get("status") or {})}
+    elif resource is POLICY:
+        constraints = found["spec"].setdefault("matchConstraints", {})
+        constraints |= {"namespaceSelector": {}, "matchPolicy": "Equivalent"} | constraints
+        constraints.setdefault("objectSelector", {})
+        for rule in constraints.get("resourceRules") or ():
+            rule.setdefault("scope", "*")
+        found["status"] = {}
     elif resource is WORKLOAD:
         found.setdefault("spec", {}).setdefault("active", True)
 
@@ -155,11 +167,7 @@ def _name_causes(name: str) -> Iterator[Cause]:
 
 def _job_causes(found: Object) -> Iterator[Cause]:
     template = found["spec"]["template"]
-    seen: set[str] = set()
-    for cause in _label_causes((template.get("metadata") or {}).get("labels") or {}, "spec.template.labels"):
-        if cause[2] not in seen:
-            seen.add(cause[2])
-            yield cause
+    yield from _label_causes((template.get("metadata") or {}).get("labels") or {}, "spec.template.labels")
     if template["spec"].get("restartPolicy") not in ("Never", "OnFailure"):
         message = 'Required value: valid values: "OnFailure", "Never"'
         yield "spec.template.spec.restartPolicy", "FieldValueRequired", message

@@ -33,7 +33,11 @@ PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
     r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
 )
-VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "gitTreeState": "clean", "platform": "linux/amd64"}
+VERSION = {
+    **{"major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36", "minCompatibilityMajor": "1"},
+    **{"minCompatibilityMinor": "35", "gitVersion": "v1.36.2", "gitCommit": "$Format:%H$", "gitTreeState": "clean"},
+    **{"buildDate": "1970-01-01T00:00:00Z", "goVersion": "go1.27.3", "compiler": "gc", "platform": "linux/amd64"},
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class Call:
     def write(self) -> Write:
         agent = self.request.headers.get("User-Agent", "unknown").split("/")[0]
         strict = self.query.get("fieldValidation") == "Strict"
-        return Write(self.query.get("fieldManager") or agent, self.query.get("dryRun") == "All", strict)
+        manager, dry_run = self.query.get("fieldManager") or agent, self.query.get("dryRun") == "All"
+        return Write(manager, self.user.name, dry_run, strict, self.query.get("timeout", "10s"))
 
 
 def timeout_of(query: dict[str, str]) -> float:

@@ -46,9 +46,12 @@ def _token(revision: int, start: str) -> str:
 
 def _read_token(token: str) -> tuple[int, str]:
     try:
-        read = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        if not raw.startswith(b"{"):
+            raise ValueError(f"invalid character '\\x{raw[0]:02x}' looking for beginning of value")
+        read = json.loads(raw)
         return read["rv"], read["start"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise bad_request(f"invalid continue token: continue key is not valid: {error}") from error
 
 
@@ -79,7 +82,7 @@ class Lists:
             self._pages.move_to_end(revision)
             while len(self._pages) > self._keep:
                 self._pages.popitem(last=False)
-            metadata["continue"] = _token(revision, items[-1]["metadata"]["name"] + "\0")
+            metadata["continue"] = _token(revision, f"/{items[-1]['metadata']['name']}\0")
             if not query.get("labelSelector") and not query.get("fieldSelector"):
                 metadata["remainingItemCount"] = len(rest)
         if resource.custom:
@@ -100,15 +103,15 @@ class Lists:
         elif revision in self._pages:
             items = self._pages[revision]
         else:
-            raise TooOld(_token(-1, start))
-        after = start.rstrip("\0")
+            raise TooOld(_token(-1, start.removeprefix("/")))
+        after = start.strip("/\0")
         return revision, [item for item in items if item["metadata"]["name"] > after and matches(item)]
 
     def _check_revision(self, query: dict[str, str]) -> None:
         asked = query.get("resourceVersion") or "0"
         if not asked.isdecimal():
             raise invalid_revision(asked)
-        if int(asked) > self._store.revision:
+        if int(asked) > self._store.revision and query.get("resourceVersionMatch") != "Exact":
             causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
             message = f"Timeout: Too large resource version: {asked}, current: {self._store.revision}"
             raise Refused(504, "Timeout", message, {"causes": causes, "retryAfterSeconds": 1}, retry_after=1)
@@ -118,7 +121,9 @@ class Lists:
 
 def invalid_revision(asked: str) -> Refused:
     """A real server answers a watch like this with 500 and no reason."""
-    return Refused(500, None, f'strconv.ParseUint: parsing "{asked}": invalid syntax')
+    return Refused(
+        500, None, f'resourceVersion: Invalid value: "{asked}": strconv.ParseUint: parsing "{asked}": invalid syntax'
+    )
 
 
 @dataclass
@@ -222,14 +227,15 @@ class Watches:
         seen: int,
     ) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        end = loop.time() + options.seconds
+        begun = loop.time()
+        end = begun + options.seconds
         bookmark = loop.time() + self.bookmark_seconds
         while (left := end - loop.time()) > 0:
             wait = min(left, bookmark - loop.time()) if options.bookmarks else left
             try:
                 change = await asyncio.wait_for(queue.get(), max(wait, 0))
             except TimeoutError:
-                if options.bookmarks:
+                if options.bookmarks and seen <= self._store.revision and loop.time() - begun >= self.bookmark_seconds:
                     yield _line("BOOKMARK", self._bookmark(resource, max(seen, self._store.revision)))
                     bookmark = loop.time() + self.bookmark_seconds
                 continue

@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.kubernetes.server import patching, removing, shaping
-from tests.kubernetes.server.kinds import NAMESPACE, Resource
+from tests.kubernetes.server.kinds import NAMESPACE, QUOTA, Resource
 from tests.kubernetes.server.refusing import already_exists, bad_request, forbidden, modified, not_found
 from tests.kubernetes.server.storage import Object, Store, stamp
-
-Admission = Callable[[Resource, Object | None, Object], None]
-"""(resource, before, after): may change `after`, and raises Refused; `before` is None for a create."""
 
 
 @dataclass
@@ -26,8 +23,11 @@ class Write:
     """What the request says beside the object."""
 
     manager: str = "unknown"
+    user: str = ""
     dry_run: bool = False
     strict: bool = False
+    timeout: str = "10s"
+    """What a webhook is given, as the request's `?timeout=` has it."""
     warnings: list[str] = field(default_factory=list)
     """Filled for the response's Warning headers."""
 
@@ -44,6 +44,10 @@ def managed(before: Object | None, after: Object, resource: Resource, manager: s
         entry |= {"fieldsType": "FieldsV1", "fieldsV1": {}}
         entries.append({**entry, "subresource": subresource} if subresource else entry)
     after["metadata"]["managedFields"] = entries
+
+
+Admission = Callable[[Resource, Object | None, Object, Write], None]
+"""(resource, before, after, write): may change `after`, and raises Refused; `before` is None for a create."""
 
 
 @dataclass
@@ -68,15 +72,16 @@ class Writer:
         metadata.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
         if resource.status:
             made.pop("status", None)
-        self._admit(self.mutating, resource, None, made)
+        self._admit(self.mutating, resource, None, made, write)
         shaping.defaulted(resource, made)
         managed(None, made, resource, write.manager)
+        shaping.check(resource, made)
+        self._admit(self.validating, resource, None, made, write)
+        self._check_quota(resource, namespace, metadata["name"])
         there = self.store.get(resource, namespace, metadata["name"])
         if there is not None:
             deleting = "deletionTimestamp" in there["metadata"]
             raise already_exists(resource, metadata["name"], deleting=deleting)
-        shaping.check(resource, made)
-        self._admit(self.validating, resource, None, made)
         return made if write.dry_run else self.store.create(resource, made)
 
     def patch(
@@ -129,7 +134,7 @@ class Writer:
         after = self._kept(resource, found, wanted, subresource)
         if not subresource:
             self._check_fields(resource, after, write)
-            self._admit(self.mutating, resource, found, after)
+            self._admit(self.mutating, resource, found, after, write)
             shaping.check_change(resource, found, after)
             shaping.check(resource, after)
         after["metadata"]["uid"] = found["metadata"]["uid"]
@@ -139,7 +144,8 @@ class Writer:
         managed(found, after, resource, write.manager, subresource)
         if after.get("spec") != found.get("spec"):
             after["metadata"]["generation"] = found["metadata"].get("generation", 1) + 1
-        self._admit(self.validating, resource, found, after)
+        if not subresource:
+            self._admit(self.validating, resource, found, after, write)
         if write.dry_run:
             return after
         return removing.stored(self.store, resource, after)
@@ -163,9 +169,11 @@ class Writer:
         return copy.deepcopy(after)
 
     @staticmethod
-    def _admit(admissions: list[Admission], resource: Resource, before: Object | None, after: Object) -> None:
+    def _admit(
+        admissions: list[Admission], resource: Resource, before: Object | None, after: Object, write: Write
+    ) -> None:
         for admission in admissions:
-            admission(resource, before, after)
+            admission(resource, before, after, write)
 
     @staticmethod
     def _checked_metadata(resource: Resource, namespace: str, made: Object) -> dict[str, Any]:
@@ -197,3 +205,13 @@ class Writer:
             cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated"}
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise forbidden(resource, name, why, [{**cause, "field": "metadata.namespace"}])
+
+    def _check_quota(self, resource: Resource, namespace: str, name: str) -> None:
+        """A ResourceQuota on the number of objects; what is used is what its status says."""
+        counted = f"count/{resource.qualified}"
+        for quota in self.store.all(QUOTA, namespace):
+            hard = quota["spec"]["hard"].get(counted)
+            used = (quota.get("status") or {}).get("used", {}).get(counted, "0")
+            if hard is not None and int(used) + 1 > int(hard):
+                said = f"requested: {counted}=1, used: {counted}={used}, limited: {counted}={hard}"
+                raise forbidden(resource, name, f"exceeded quota: {quota['metadata']['name']}, {said}")

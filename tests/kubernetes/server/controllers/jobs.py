@@ -124,8 +124,12 @@ class Jobs(Loop):
                     status[kind] = status.get(kind, 0) + len(counts)
                 self._note_indexes(job, status, kind, ones)
         status["uncountedTerminatedPods"] = {}
+        if verdict and not any(over.values()):
+            self._untrack(counted)
         left = [pod for _, pod in self.store.owned_by(job["metadata"]["uid"], POD) if not ended(pod)]
         if verdict and not left:
+            if (job.get("status") or {}).get("terminating"):
+                self.write_status(job, status)
             self._end(job, status, verdict)
         self.write_status(job, status)
         if any(over.values()) and not verdict:
@@ -146,7 +150,9 @@ class Jobs(Loop):
         if phase in ("Succeeded", "Failed"):
             return str(phase).lower()
         replaced = job["spec"]["podReplacementPolicy"] != "Failed" or not pod["spec"].get("nodeName")
-        return "failed" if deleting(pod) and (verdict or replaced) else ""
+        failing = verdict is not None and verdict[0] == "FailureTarget"
+        waits = verdict is None and replaced
+        return "failed" if deleting(pod) and (failing or waits) else ""
 
     @staticmethod
     def _pods_of(status: Object, pods: list[Object]) -> None:

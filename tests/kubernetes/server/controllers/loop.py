@@ -90,14 +90,18 @@ class Loop(ABC):
         self._waiting[key] = None
         self._woken.set()
 
+    async def _due(self) -> list[Key]:
+        """The keys to look at, once there are any and a moment has passed."""
+        await self._woken.wait()
+        await asyncio.sleep(self._pause)
+        self._woken.clear()
+        keys = list(self._waiting)
+        self._waiting.clear()
+        return keys
+
     async def run(self) -> None:
         while True:
-            await self._woken.wait()
-            await asyncio.sleep(self._pause)
-            self._woken.clear()
-            keys = list(self._waiting)
-            self._waiting.clear()
-            for key in keys:
+            for key in await self._due():
                 found = self.store.get(self.resource, *key)
                 if found is not None:
                     self.settle(copy.deepcopy(found))
