@@ -10,7 +10,9 @@ Airflow asks itself for what amounts to the same:
   given; and whoever can change the connection `dispatch_default` could lead tasks to records of their own making
   already. It is the right of a service user, and includes the other two.
 
-A job that no DAG made, and a list of all jobs, are about every DAG: the question is then asked without one. Written
+A list shows of its jobs those that they may read. Asked without a DAG, some auth managers say whether there is any that
+the user may read: that lets them in to a list. A job that no DAG made, or whose key does not name it, is about every
+DAG: then the question is asked of a name that no DAG can have, which only a right on all of them covers. Written
 against `BaseAuthManager`; tried with `SimpleAuthManager`, where READ is the role viewer, ACT user, and STORE op. With
 FAB, which is untested, the service user's role needs `can edit on Connections`.
 """
@@ -19,19 +21,19 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
+from airflow_provider import tasks
 from airflow_provider.hook import DEFAULT
-from airflow_provider.identity import PREFIX
 from dispatch_core.web.access import Denied, Right
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
     from starlette.requests import Request
 
-METHODS = {Right.READ: "GET", Right.ACT: "PUT"}
+EVERY = "every DAG"
+"""The name of none: those of DAGs have no spaces."""
 
-_KEY_PARTS = 6
+METHODS = {Right.READ: "GET", Right.ACT: "PUT"}
 
 
 class AuthManagerAccess:
@@ -46,6 +48,11 @@ class AuthManagerAccess:
             raise Denied(403, f"{user.get_name()} has no right to {right.value} {about} here; nothing was done")
         return f"person {user.get_name()}"
 
+    async def readable(self, request: Request, keys: frozenset[str]) -> frozenset[str]:
+        """Those of the keys whose jobs they may read."""
+        user = await _user(request)
+        return await asyncio.to_thread(_readable, user, keys)
+
 
 async def _user(request: Request) -> BaseUser:
     from airflow.api_fastapi.app import get_auth_manager
@@ -59,12 +66,24 @@ async def _user(request: Request) -> BaseUser:
         raise Denied(401, f"Airflow does not know who asks: {error.detail}", login=login) from None
 
 
+def _readable(user: BaseUser, keys: frozenset[str]) -> frozenset[str]:
+    """One question for each DAG, and one for all jobs that are of none."""
+    dags = {key: _dag(key) for key in keys}
+    seen = {dag for dag in set(dags.values()) if _may_on(user, Right.READ, dag)}
+    return frozenset(key for key, dag in dags.items() if dag in seen)
+
+
 def _may(user: BaseUser, right: Right, key: str) -> bool:
+    return _may_on(user, right, _dag(key) if key else None)
+
+
+def _may_on(user: BaseUser, right: Right, dag: str | None) -> bool:
+    """`dag`: None for any."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
 
     manager: Any = get_auth_manager()
-    if right is not Right.STORE and _may_with_dag(manager, user, METHODS[right], dag_of(key)):
+    if right is not Right.STORE and _may_with_dag(manager, user, METHODS[right], dag):
         return True
     return bool(manager.is_authorized_connection(method="PUT", user=user, details=ConnectionDetails(conn_id=DEFAULT)))
 
@@ -84,13 +103,7 @@ def _may_with_dag(manager: Any, user: BaseUser, method: str, dag: str | None) ->
     )
 
 
-def dag_of(key: str) -> str | None:
-    """The DAG whose task a job is, as its key says; None: no DAG, or one whose name was too long for the key.
-
-    >>> dag_of("airflow/etl%2Fdaily/manual__2026-11-29/train/-1/0")
-    'etl/daily'
-    """
-    parts = key.split("/")
-    if len(parts) != _KEY_PARTS or parts[0] != PREFIX or "~" in parts[4]:
-        return None
-    return unquote(parts[1])
+def _dag(key: str) -> str:
+    """The DAG whose task a job is, as its key says; EVERY for one that no task made, or whose key had to be cut."""
+    instance = tasks.of_key(key)
+    return EVERY if instance is None else instance.dag_id

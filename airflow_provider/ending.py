@@ -1,8 +1,9 @@
 """Whether a task has ended for its job: what a kill hook asks before it cancels anything.
 
-One rule: a kill is a hint. Airflow sends it to a triggerer that was only slow, and to the trigger of an earlier try
-after a clear, as well as when a person marks the task; so Airflow is asked for the task's state, and only one that has
-ended is a reason to cancel. After a clear it tells the new try's state, which has not: then the new try decides.
+One rule: a kill is a hint, and what Airflow does not tell is no reason. It sends a kill to a triggerer that was only
+slow, and to the trigger of an earlier try after a clear, as well as when a person marks the task. So it is asked for
+the task's state, and only one that has ended is a reason to cancel. After a clear it tells the new try's state, which
+has not: then the new try decides.
 
 It asks through the triggerer's own process. Its first question costs a fresh triggerer its heartbeat for as long as
 Airflow's API takes to load; nothing is asked of a job that has its outcome.
@@ -19,7 +20,8 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider import tasks
-from airflow_provider.detaching import is_left
+from airflow_provider.detaching import leavers
+from airflow_provider.tasks import Instance
 from dispatch_core.client import Client
 from dispatch_core.errors import NotFound
 from dispatch_core.record import Record
@@ -29,6 +31,10 @@ log = logging.getLogger(__name__)
 
 ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
+UNLISTED = "not in this Airflow any more"
+"""What is said of a task instance that Airflow tells nothing of: its DAG run was deleted, say. Nobody has ended it, and
+an answer that lacks it is no word of Airflow's; so its job goes on, for the janitor's task as well."""
+
 ASK_SECONDS = 120.0
 """How long Airflow may take to answer."""
 
@@ -37,17 +43,20 @@ async def cancel_if_ended(store: Store, key: str, uid: str, who: str, instance: 
     """Commit a cancel where the task instance has ended before its job did, unless it was to go on; returns whether it
     stands."""
     record = await store.read(key, uid)
-    if record.outcome is not None or await is_left(store, record):
+    if record.outcome is not None:
         return False
-    others = await _others(store, record, instance)
+    waiting = await _waiting(store, record, instance)
+    if waiting is None:
+        return False
     try:
-        states = await asyncio.wait_for(asyncio.to_thread(_states, [instance, *others]), ASK_SECONDS)
+        states = await asyncio.wait_for(asyncio.to_thread(_states, [instance, *waiting]), ASK_SECONDS)
     except (AirflowRuntimeError, AttributeError, KeyError, OSError, RuntimeError) as error:
         log.warning("job %s goes on: Airflow did not say whether its task has ended (%s)", key, error)
         return False
     state, *rest = states
     if state not in ENDED:
-        log.info("job %s goes on: its task is %s", key, state or "without a state, as after a clear")
+        level = logging.WARNING if state == UNLISTED else logging.INFO
+        log.log(level, "job %s goes on: its task is %s", key, state or "without a state, as after a clear")
         return False
     if not ENDED.issuperset(rest):
         log.info("job %s goes on: its task is %s, and another one waits for it", key, state)
@@ -65,13 +74,16 @@ async def cancelled(store: Store, key: str, who: str, reason: str) -> Record | N
     return None
 
 
-async def _others(store: Store, record: Record, instance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The other task instances that wait for a job, which only one with a given key can have."""
+async def _waiting(store: Store, record: Record, instance: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """The other task instances that wait for a job, which only one with a given key can have; None: this one has left
+    it running, on purpose."""
+    changes, me = await store.history(record.key, record.uid), Instance.of(instance)
+    left = leavers(changes)
+    if me in left:
+        return None
     if tasks.of_key(record.key) is not None:
         return []
-    me = tuple(instance.get(name) for name in tasks.Instance._fields)
-    waiting = tasks.of_history(await store.history(record.key, record.uid))
-    return [other._asdict() for other in sorted(waiting) if other != me]
+    return [other._asdict() for other in sorted(tasks.of_history(changes) - left) if other != me]
 
 
 def _states(instances: Sequence[Mapping[str, Any]]) -> list[str | None]:
@@ -79,10 +91,10 @@ def _states(instances: Sequence[Mapping[str, Any]]) -> list[str | None]:
 
 
 def task_state(instance: Mapping[str, Any]) -> str | None:
-    """The state of a task instance's newest try; "removed" where there is none any more. It blocks."""
+    """The state of a task instance's newest try; UNLISTED where Airflow tells of none. It blocks."""
     task_id, map_index = instance["task_id"], instance["map_index"]
     states = run_states(instance["dag_id"], instance["run_id"], [task_id], map_index if map_index >= 0 else None)
-    return states.get((task_id, map_index), "removed")
+    return states.get((task_id, map_index), UNLISTED)
 
 
 def run_states(

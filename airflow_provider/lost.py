@@ -3,7 +3,8 @@
 One rule: a job is cancelled only on Airflow's own word, against the revision that was read before Airflow was asked.
 What it does not say is no reason: a task that it does not know may be another Airflow's on the same store, an answer
 that fails is no answer, and a task between two tries has not ended. A job that several tasks wait for, under a key that
-was given, goes on until all of them have ended. After a clear, Airflow tells the new try's state, and that try cancels
+was given, goes on until all of them have ended; one that has left it running has no say any more, and where all have,
+nobody has ended it. After a clear, Airflow tells the new try's state, and that try cancels
 the earlier job itself; here it is cancelled only where the new try's own job stands beside it.
 """
 
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider import identity, tasks
-from airflow_provider.detaching import is_left
+from airflow_provider.detaching import leavers
 from airflow_provider.ending import ENDED, run_states
 from airflow_provider.tasks import Instance
 from dispatch_core import ask
@@ -58,11 +59,13 @@ async def open_jobs(store: Store) -> list[Open]:
 
 
 async def _whose(store: Store, job: Listed) -> frozenset[Instance]:
-    """The tasks that wait for it; none where somebody else made it, who may wait for it too."""
+    """The tasks that wait for it; none where somebody else made it, who may wait for it too, or all have left it."""
     if (maker := tasks.of_key(job.key)) is not None:
         return frozenset({maker})
     changes = await store.history(job.key, job.uid)
-    return tasks.of_history(changes) if tasks.of_actor(changes[0].actor) is not None else frozenset()
+    if tasks.of_actor(changes[0].actor) is None:
+        return frozenset()
+    return tasks.of_history(changes) - leavers(changes)
 
 
 def ask_airflow(jobs: Iterable[Open]) -> States:
@@ -112,7 +115,8 @@ def _reason(job: Open, states: States, newest: Mapping[str, int]) -> str:
 
 async def cancel(store: Store, record: Record, who: str, reason: str) -> bool:
     """Commit the cancel, unless the job was left to run or has moved on since it was read; whether it was committed."""
-    if await is_left(store, record):
+    maker = tasks.of_key(record.key)
+    if maker is not None and maker in leavers(await store.history(record.key, record.uid)):
         log.info("job %s goes on: its task has left it running, on purpose", record.key)
         return False
     changed = ask.cancel(record, who, utc_now(), reason)

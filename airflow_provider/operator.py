@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 
 from airflow_provider import identity, pins
 from airflow_provider.clusters import cluster
-from airflow_provider.detaching import is_left
+from airflow_provider.detaching import leavers
 from airflow_provider.ending import cancel_if_ended, cancelled
 from airflow_provider.failures import detached, failure
 from airflow_provider.fields import fields, filled, is_file, is_open, plan_of, text
@@ -80,7 +80,10 @@ class DispatchOperator(BaseOperator):
         the task raises JobDetached; a try that comes later waits for the same job again, a clear cancels it.
     :param log_lines: so many lines of the end of the job's log are shown in the task's log; 0: none.
     :param deferrable: False: wait in the worker, which is held until the job has ended. Give such a task retries: a
-        lost worker is made up for by Airflow's next try, which finds the same job.
+        lost worker is made up for by Airflow's next try, which finds the same job. Where the task is marked or cleared
+        meanwhile, the worker commits the cancel, and begins to stop the job; Airflow ends it 5 s later. What is not
+        stopped and settled by then is unattended: it is the janitor's task that sees to the rest, or `dispatch
+        supervise`.
 
     The task returns {"key", "uid", "outcome", "cause", "exit_code", "submissions", "runs", "objects"}, which is in the
     XCom `dispatch_result` too where it fails. It raises JobFailed, JobCancelled, JobDetached or JobChanged, which
@@ -196,9 +199,11 @@ class DispatchOperator(BaseOperator):
         if event and "problem" in event:
             raise AirflowException(f"{event['problem']}; what became of the job is not known here")
 
+        me = Instance(**pins.place(context))
+
         async def look(store: Store) -> tuple[Record, bool]:
             record = await store.read(key, uid)
-            return record, record.outcome is None and await is_left(store, record)
+            return record, record.outcome is None and me in leavers(await store.history(key, uid))
 
         record, left = self._in_store(look)
         if left:

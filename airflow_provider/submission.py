@@ -7,7 +7,6 @@ the other. Nothing is launched here.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,30 +14,16 @@ from airflow_provider import detaching, identity, tasks
 from airflow_provider.failures import JobChanged
 from dispatch_core.client import Client
 from dispatch_core.errors import Conflict, KeyTaken
-from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, Spec, When
+from dispatch_core.plan import Delay, Plan, Spec
 from dispatch_core.record import Record
+from dispatch_core.retries import rule_of_retries, submit_keeping_retries
 from dispatch_core.status import runs_of
 from dispatch_core.stores.contract import Store
-
-log = logging.getLogger(__name__)
 
 RETRIES = "airflow-retries"
 """The rule that `retries` becomes where no plan is given."""
 
 COME_TO = "another task waits for it as well"
-
-RETRIED = (
-    Cause.EXIT,
-    Cause.SIGNAL,
-    Cause.OUT_OF_MEMORY,
-    Cause.TIME_LIMIT,
-    Cause.NODE_FAILURE,
-    Cause.PREEMPTED,
-    Cause.CANNOT_START,
-    Cause.NEVER_CREATED,
-)
-"""What that rule is for. Not `stopped_outside`: whoever stopped the job meant it. Not `refused`: the same submission
-would be refused again. What nobody can tell, `vanished` and `unrecognized`, waits for a person as everywhere."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +49,7 @@ def plan_of_retries(retries: int, delay_seconds: float, factor: float, cap_secon
         return Plan()
     cap = {} if cap_seconds is None else {"cap_seconds": cap_seconds}
     delay = Delay(seconds=delay_seconds, factor=max(factor, 1.0), **cap)
-    rule = Rule(name=RETRIES, when=When(cause=RETRIED), do=Action.RESUBMIT, budget=retries, delay=delay)
-    return Plan(rules=(rule,))
+    return Plan(rules=(rule_of_retries(RETRIES, retries, delay),))
 
 
 async def submit(store: Store, wanted: Wanted) -> Record:
@@ -85,20 +69,20 @@ async def submit(store: Store, wanted: Wanted) -> Record:
     except JobChanged:
         await client.cancel(record.key, uid=record.uid, reason="its task was cleared in Airflow")
         raise
-    if older is None and record.revision > 1 and record.outcome is None:
+    if older is None:
         await detaching.come_back(store, record, wanted.who)
     return older or record
 
 
 async def _create(client: Client, wanted: Wanted) -> Record:
+    def is_derived(plan: Plan) -> bool:
+        return wanted.derived and all(rule.name == RETRIES for rule in plan.rules)
+
     try:
-        return await client.submit(wanted.key, wanted.spec, wanted.plan, scheduler=wanted.scheduler)
+        return await submit_keeping_retries(
+            client, wanted.key, wanted.spec, wanted.plan, scheduler=wanted.scheduler, is_derived=is_derived
+        )
     except KeyTaken as taken:
-        record = await client.store.read(wanted.key)
-        derived = wanted.derived and all(rule.name == RETRIES for rule in record.plan.rules)
-        if derived and (record.spec, record.scheduler) == (wanted.spec, wanted.scheduler):
-            log.info("job %s keeps the retries that it was submitted with", wanted.key)
-            return record
         raise JobChanged(
             f"{taken}. This task submitted it before the DAG was changed, or one of its templates has another value at"
             " every try. The job that was submitted goes on as it is, under `dispatch supervise`: clear the task to"

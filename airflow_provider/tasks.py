@@ -10,8 +10,8 @@ records of every format are read alike, and whose a job is can be read by a pers
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from airflow_provider import identity
@@ -27,6 +27,11 @@ class Instance(NamedTuple):
     run_id: str
     task_id: str
     map_index: int
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Instance | None:
+        """The one that is told of by these names; None where one of them is missing."""
+        return cls(*(told[name] for name in cls._fields)) if told.keys() >= set(cls._fields) else None
 
     @property
     def stem(self) -> str:

@@ -24,6 +24,7 @@ from airflow_provider.hook import DEFAULT
 from airflow_provider.secrets import secrets
 from airflow_provider.sites import Site, site
 from airflow_provider.tail import tail
+from airflow_provider.tasks import Instance
 from airflow_provider.telling import Telling
 from dispatch_core.client import Client
 from dispatch_core.errors import DispatchError, Displaced, NotFound, Owned
@@ -169,17 +170,23 @@ class DispatchTrigger(BaseTrigger):
         if record.outcome is not None:
             self._tell(f"job {self.key} has its outcome, and is not waited for until it is settled")
         elif self.on_timeout == DETACH:
-            await detaching.leave(place.store, record, self.name)
-            self._tell(
-                f"job {self.key} goes on and is not waited for any more: it is unattended until `dispatch supervise` or"
-                " the janitor's task takes it on",
-                logging.WARNING,
-            )
+            await self._leave(place, record)
         else:
             await Client(place.store, self.name).cancel(
                 self.key, uid=self.uid, reason="the timeout of its task is over"
             )
             await self._see_through(supervisor)
+
+    async def _leave(self, place: Site, record: Record) -> None:
+        """Say for the task that it has left the job running; a trigger that was made by hand speaks for none."""
+        instance, ti_id = Instance.of(self.instance), str(self.instance.get("ti_id", ""))
+        if instance is not None and not await detaching.leave(place.store, record, instance, ti_id):
+            return self._tell(f"job {self.key} has its outcome, or a later try of its task waits for it")
+        self._tell(
+            f"job {self.key} goes on and is not waited for any more: it is unattended until `dispatch supervise` or"
+            " the janitor's task takes it on",
+            logging.WARNING,
+        )
 
     def _go_on_without_waiting(self) -> None:
         """See to a job beside the trigger, which has to end, for a while: nobody else may do it."""

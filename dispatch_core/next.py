@@ -251,10 +251,7 @@ def _place_holds(turn: Turn, object: Object, sighting: Sighting) -> None:
 def _open(turn: Turn, object: Object, sighting: Sighting) -> None:
     if sighting.state is not State.GATED:
         _shut_behind(turn, object, sighting)
-        if _is_unknown(sighting):
-            text = f"{object.id} is in a state that this version does not know: a person says what follows"
-            turn.note(Reason.UNRECOGNIZED, text, object.id)
-        elif sighting.state is not State.ENDED:
+        if not recover.say_if_unknown(turn, object.id, sighting) and sighting.state is not State.ENDED:
             reason = Reason.RUNNING if sighting.state is State.RUNNING else Reason.QUEUED
             turn.note(reason, f"{object.id} is {sighting.state}", object.id)
         return
@@ -378,12 +375,6 @@ def _is_on(call: Call, object: Object, sighting: Sighting) -> bool:
 def _of_earlier_holds(observed: Observed, object: Object, number: int) -> tuple[Call, ...]:
     """Calls of earlier holds that can still land: a release of one would take the new hold off."""
     return tuple(c for c in observed.unexpired(Kind.HOLD, Kind.RELEASE, object=object.id) if c.hold != number)
-
-
-@guard("unrecognized_state_is_said", promise="T28", history="unrecognized_decides_nothing", line=2, without=False)
-def _is_unknown(sighting: Sighting) -> bool:
-    """Whether only a person can say what follows."""
-    return sighting.state is State.UNRECOGNIZED
 
 
 @guard("sole_call", promise="X3", line=2, without=True)

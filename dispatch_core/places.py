@@ -51,12 +51,17 @@ def open_store(url: str, *, schema: str | None = None) -> Store:
         from dispatch_core.stores import sql
 
         return sql.open_store(url, schema=schema)
+    return open_served(url, _token())
+
+
+def open_served(url: str, token: str | None) -> Store:
+    """The store at the address of a server, which is shown this token; as `open_store`."""
     try:
         from dispatch_core.stores.http import HttpStore
         from dispatch_core.stores.line import Token
     except ModuleNotFoundError as error:
         raise BadInput(f"a store over HTTP needs {error.name}: pip install 'dispatch-supervisor[http]'") from error
-    return HttpStore(url, Token(_token()))
+    return HttpStore(url, Token(token))
 
 
 def private_text(file: Path, what: str) -> str:

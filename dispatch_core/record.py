@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
+from operator import attrgetter
 
 import msgspec
 
@@ -161,7 +162,10 @@ class Call(Value, frozen=True):
 
     @property
     def identity(self) -> tuple[Kind, str | None, int, int]:
-        return (self.kind, self.object, self.run, self.hold)
+        return _identity(self)
+
+
+_identity = attrgetter("kind", "object", "run", "hold")
 
 
 class Hold(Value, frozen=True):
@@ -291,6 +295,7 @@ class Record(Value, frozen=True):
 
 
 _UID = re.compile(r"[0-9a-z]{8,32}")
+_key = attrgetter("key")
 
 
 def _broken(record: Record) -> Iterator[str]:
@@ -302,36 +307,41 @@ def _broken(record: Record) -> Iterator[str]:
     if record.format != FORMAT:
         yield f"it has format {record.format}; this version reads format {FORMAT}"
     objects = {object.id: object for object in record.objects}
-    for number, submission in enumerate(record.submissions, 1):
-        if submission.number != number:
-            yield "its submissions are not numbered 1, 2, ..."
-        yield from _broken_submission(submission, objects)
+    yield from _broken_submissions(record.submissions, objects)
     if len(objects) < len(record.objects):
         yield "an object is in it twice"
-    if len({call.identity for call in record.calls}) < len(record.calls):
+    if len(set(map(_identity, record.calls))) < len(record.calls):
         yield "a call is in it twice"
-    if len({unit.key for unit in record.budget}) < len(record.budget):
+    if len(set(map(_key, record.budget))) < len(record.budget):
         yield "one end spent two units of budget"
     if record.intents:
         yield from _broken_intents(record.intents)
     yield from _broken_outcome(record)
 
 
-def _broken_submission(submission: Submission, objects: Mapping[str, Object]) -> Iterator[str]:
-    counted = 0
-    for number, attempt in enumerate(submission.attempts, 1):
-        if attempt.number != number:
-            yield f"the attempts of submission {submission.number} are not numbered 1, 2, ..."
-        counted += not is_late(attempt)
-    if counted > ATTEMPTS:
-        yield f"submission {submission.number} has more than {ATTEMPTS} attempts"
+def _broken_submissions(submissions: tuple[Submission, ...], objects: Mapping[str, Object]) -> Iterator[str]:
+    for number, submission in enumerate(submissions, 1):
+        if submission.number != number:
+            yield "its submissions are not numbered 1, 2, ..."
+        broken = _broken_submission(submission, objects)
+        if broken is not None:
+            yield broken
+
+
+def _broken_submission(submission: Submission, objects: Mapping[str, Object]) -> str | None:
+    attempts = submission.attempts
+    if any(attempt.number != number for number, attempt in enumerate(attempts, 1)):
+        return f"the attempts of submission {submission.number} are not numbered 1, 2, ..."
+    if len(attempts) > ATTEMPTS and sum(not is_late(attempt) for attempt in attempts) > ATTEMPTS:
+        return f"submission {submission.number} has more than {ATTEMPTS} attempts"
     if submission.canonical is None:
-        return
+        return None
     chosen = objects.get(submission.canonical)
     if chosen is None or chosen.foreign or chosen.submission != submission.number:
-        yield f"the canonical object of submission {submission.number} is not one of its objects"
-    elif chosen.retired:
-        yield f"the canonical object of submission {submission.number} is retired"
+        return f"the canonical object of submission {submission.number} is not one of its objects"
+    if chosen.retired:
+        return f"the canonical object of submission {submission.number} is retired"
+    return None
 
 
 def _broken_intents(intents: tuple[Intent, ...]) -> Iterator[str]:

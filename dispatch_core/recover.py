@@ -23,7 +23,8 @@ def judge(turn: Turn, object: Object) -> None:
     """The runs of the canonical object, the newest one's success first, then each earlier one, then the newest."""
     observed = turn.observed
     if observed.is_moved_back(object):
-        turn.note(Reason.MOVED_BACK, f"{object.id} is listed in a run that had ended", object.id)
+        if not say_if_unknown(turn, object.id, observed.sighting(object.id)):
+            turn.note(Reason.MOVED_BACK, f"{object.id} is listed in a run that had ended", object.id)
         return
     end = observed.newest_end(object)
     if end is not None and _has_succeeded(end):
@@ -67,6 +68,15 @@ def _judge_rerun(turn: Turn, object: Object, run: int) -> None:
         return
     succeeded = end.cause is Cause.COMPLETED or (rule is not None and rule.do is Action.SUCCEED)
     turn.end_job(Result.SUCCEEDED if succeeded else Result.FAILED, end, rule.name if rule else NO_RULE)
+
+
+def say_if_unknown(turn: Turn, id: str, sighting: Sighting | None) -> bool:
+    """Whether the object is listed in a state of which only a person can say what follows; then that is noted."""
+    unknown = sighting is not None and _is_unknown(sighting)
+    if unknown:
+        text = f"{id} is in a state that this version does not know: a person says what follows"
+        turn.note(Reason.UNRECOGNIZED, text, id)
+    return unknown
 
 
 def _judge_early(turn: Turn, key: str, end: End, object: Object) -> None:
@@ -294,6 +304,12 @@ def _carries_out(rule: Rule | None) -> bool:
 def _is_known_failure(end: End) -> bool:
     """Whether a run that is still ending has failed for certain, in a way that this version knows."""
     return end.cause not in (Cause.COMPLETED, Cause.UNRECOGNIZED)
+
+
+@guard("unrecognized_state_is_said", promise="T28", history="unrecognized_decides_nothing", line=2, without=False)
+def _is_unknown(sighting: Sighting) -> bool:
+    """Whether only a person can say what follows."""
+    return sighting.state is State.UNRECOGNIZED
 
 
 @guard("ending_decides_little", promise="G9", history="no_requeue_before_the_end", line=2, without=True)

@@ -8,7 +8,7 @@ knows no Prefect: what a run was asked is told to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,8 @@ import anyio
 from dispatch_core.client import Client
 from dispatch_core.errors import DispatchError
 from dispatch_core.record import Answer, Record, State
+from dispatch_core.status import runs_of
+from dispatch_core.stores.contract import Change
 from dispatch_core.supervisor import Secrets, Supervisor
 from prefect_collection.connections import Connection
 
@@ -38,10 +40,13 @@ LOOK_SECONDS = 0.5
 Asked = Callable[[], Awaitable[str]]
 """Tells why the job must be cancelled; "" where nobody asked for that."""
 
+Show = Callable[[Record, Sequence[Change]], Awaitable[None]]
+
 
 class Attendance:
     """One run's way to attend to a job. `name` is its supervisor's: the same name takes a job over at once, also after
-    a crash. `tell` is given each line of the job's story once it is in the record, `warn` what a person should know."""
+    a crash. `tell` is given each line of the job's story once it is in the record, `warn` what a person should know,
+    `show` the record whenever it has changed, with what was committed since."""
 
     def __init__(
         self,
@@ -51,13 +56,14 @@ class Attendance:
         secrets: Secrets,
         tell: Callable[[str], None],
         warn: Callable[[str], None],
+        show: Show,
     ) -> None:
         self.store = connection.store
         self.client = Client(connection.store, who=name)
         self.supervisor = Supervisor(
             connection.store, connection.adapter, secrets=secrets, drain_seconds=DRAIN_SECONDS, name=name
         )
-        self.tell, self.warn = tell, warn
+        self.tell, self.warn, self.show = tell, warn, show
         self._told = 0
 
     async def until_settled(
@@ -96,6 +102,20 @@ class Attendance:
             for left in (leaving, submitted, work):
                 left.cancel()
             raise
+
+    async def until_launched(self, record: Record, seconds: float) -> None:
+        """Supervise until the job's first run is let go, or has an outcome, for so many seconds at most."""
+        work = asyncio.ensure_future(self.supervisor.attend(record.key, record.uid))
+        try:
+            with suppress(TimeoutError, DispatchError):
+                async with asyncio.timeout(seconds):
+                    while not (work.done() or runs_of(record) or record.outcome is not None):
+                        await asyncio.wait({work}, timeout=LOOK_SECONDS)
+                        record = await self.store.read(record.key, record.uid)
+        finally:
+            work.cancel()
+            await asyncio.wait({work})
+        await self._tell_news(record)
 
     async def cancel(self, record: Record, reason: str) -> None:
         """Commit the cancel, then supervise until nothing of the job is alive, for STOP_SECONDS at most.
@@ -161,13 +181,16 @@ class Attendance:
     async def _tell_news(self, job: Record) -> None:
         """Tell what was committed since; what cannot be read now is told later."""
         with suppress(DispatchError):
-            if (await self.store.read(job.key, job.uid)).revision == self._told:
+            record = await self.store.read(job.key, job.uid)
+            if record.revision == self._told:
                 return
-            for change in await self.store.history(job.key, job.uid):
-                if change.revision > self._told:
-                    for line in change.lines:
-                        self.tell(line)
-                    self._told = change.revision
+            changes = await self.store.history(job.key, job.uid)
+            news = [change for change in changes if change.revision > self._told]
+            for change in news:
+                for line in change.lines:
+                    self.tell(line)
+                self._told = change.revision
+            await self.show(record, news)
 
 
 def _is_stopped(record: Record) -> bool:

@@ -15,16 +15,20 @@ from pydantic import ConfigDict, Field, SecretStr, model_validator
 from dispatch_core.adapters.slurm import cluster as adapter
 from dispatch_core.clusters import LOCAL, read_slurm
 from dispatch_core.errors import BadInput
+from dispatch_core.places import is_served
 
 SERVER_SCHEMA = "dispatch"
 """The PostgreSQL schema that holds our tables in Prefect's own database: a reset of that database leaves it alone."""
 
 
 class DispatchStore(Block):
-    """The store of a job's record: a database of your own, the Prefect server's own, or the user's own SQLite file.
+    """The store of a job's record: the Prefect server's own database, one of your own, a server of dispatch, or the
+    user's own SQLite file.
 
     Attributes:
-        url: A SQLAlchemy URL, `sqlite:////path/jobs.db` or `postgresql://user@host/name`.
+        url: A SQLAlchemy URL, `sqlite:////path/jobs.db` or `postgresql://user@host/name`; or the address of a server of
+            dispatch, `https://host/dispatch`.
+        token: What that server is shown. Without one: `$DISPATCH_TOKEN`, or the file `$DISPATCH_TOKEN_FILE`.
         server: Use the database of the Prefect server itself, after `python -m prefect_collection.setup`.
         database_schema: The PostgreSQL schema that holds the tables.
         spool: The directory of the local scheduler.
@@ -33,7 +37,8 @@ class DispatchStore(Block):
         ```python
         from prefect_collection.blocks import DispatchStore
 
-        await DispatchStore(url="postgresql://dispatch@db/dispatch").save("jobs")
+        await DispatchStore(url="https://jobs.example/dispatch", token="...").save("jobs")
+        store = DispatchStore.load("BLOCK_NAME")
         ```
     """
 
@@ -43,8 +48,14 @@ class DispatchStore(Block):
 
     url: SecretStr | None = Field(
         default=None,
-        title="Database URL",
-        description="A SQLAlchemy URL. Without one: the SQLite file of the user who runs the flow.",
+        title="URL",
+        description="A SQLAlchemy URL, or the address of a server of dispatch. "
+        "Without one: the SQLite file of the user who runs the flow.",
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        title="Token",
+        description="For a server of dispatch. Without one: $DISPATCH_TOKEN where the flow runs, if it is set there.",
     )
     server: bool = Field(
         default=False,
@@ -68,9 +79,14 @@ class DispatchStore(Block):
         return cls(server=True, **options)
 
     @model_validator(mode="after")
-    def _one_database(self) -> DispatchStore:
+    def _one_store(self) -> DispatchStore:
         if self.server and self.url is not None:
-            raise ValueError("give a database URL, or server=True for the server's own database, not both")
+            raise ValueError("give a URL, or server=True for the Prefect server's own database, not both")
+        served = self.url is not None and is_served(self.url.get_secret_value())
+        if self.token is not None and not served:
+            raise ValueError("a token is for the address of a server of dispatch, like https://host/dispatch")
+        if self.database_schema is not None and served:
+            raise ValueError("a schema is chosen where the database is served, not by who asks that server")
         return self
 
 
@@ -99,6 +115,7 @@ class SlurmCluster(Block):
         from prefect_collection.blocks import SlurmCluster
 
         await SlurmCluster(host="login.alps.example", user="ann", key_file="~/.ssh/id_ed25519").save("alps")
+        cluster = SlurmCluster.load("BLOCK_NAME")
         ```
     """
 
@@ -119,8 +136,8 @@ class SlurmCluster(Block):
         title="Submission host",
         description="Without one, Slurm's commands run where the flow runs.",
     )
-    port: int | None = Field(default=None, title="Port")
-    user: str | None = Field(default=None, title="User")
+    port: int | None = Field(default=None, title="Port", description="Of that host's SSH server; 22 without it.")
+    user: str | None = Field(default=None, title="User", description="Who logs in there.")
     key_file: str | None = Field(
         default=None,
         title="Private key",

@@ -23,6 +23,7 @@ from prefect_collection.blocks import DispatchStore, SlurmCluster
 from prefect_collection.connections import SERVER, connected, load
 from prefect_collection.keys import place_of
 from prefect_collection.secret_sources import read_secret
+from prefect_collection.showing import Showing
 
 ASK_SECONDS = 5.0
 """How long a flow run's state is waited for, when a task has to end."""
@@ -90,7 +91,14 @@ def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: SlurmClust
                 job.record for job in listed if job.record is not None and job.record.scheduler == connection.scheduler
             ]
             name = f"prefect flow run {place.root}"
-            attendance = Attendance(connection, name=name, secrets=read_secret, tell=logger.info, warn=logger.warning)
+            attendance = Attendance(
+                connection,
+                name=name,
+                secrets=read_secret,
+                tell=logger.info,
+                warn=logger.warning,
+                show=Showing(flow_run.id, None).show,
+            )
             reason = f"the flow run {flow_run.name!r} was cancelled"
             cancels = (attendance.cancel(record, reason) for record in records)
             for answer in await asyncio.gather(*cancels, return_exceptions=True):

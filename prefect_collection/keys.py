@@ -8,6 +8,7 @@ the names and call numbers of the subflows on the way, and the name that the use
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from dispatch_core.record import KEY_LENGTH
 PREFIX = "prefect"
 
 _in_use: set[str] = set()
+_claiming = threading.Lock()
+"""Submitted tasks run in threads of their own."""
 
 
 class Place(NamedTuple):
@@ -91,9 +94,10 @@ async def place_of(flow_run: FlowRun) -> Place:
 @contextmanager
 def in_use(key: str) -> Iterator[None]:
     """Hold a key for one task of this program. Raises KeyTaken while another has it: two steps would be one job."""
-    if key in _in_use:
-        raise KeyTaken(f"job {key!r} is awaited by another task of this flow run; give each step a key of its own")
-    _in_use.add(key)
+    with _claiming:
+        if key in _in_use:
+            raise KeyTaken(f"job {key!r} is awaited by another task of this flow run; give each step a key of its own")
+        _in_use.add(key)
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from dispatch_core.ask import Receipt
 from dispatch_core.errors import DispatchError
 from dispatch_core.record import Record, Result
 from dispatch_core.status import runs_of
@@ -33,6 +34,36 @@ class JobResult(BaseModel):
     """Runs whose gate was opened."""
     settled: bool
     """Whether every launch is accounted for; until then a supervisor goes on cleaning up."""
+
+
+class Submitted(BaseModel):
+    """A job that has a record, as later tasks and other flow runs are told of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    uid: str
+    scheduler: str
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class CancelReceipt(BaseModel):
+    """What a cancel answers; a second cancel answers the same, once more has been cleaned up."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    uid: str
+    revision: int
+    """The one that the outcome's commit made."""
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    """The one that stands: not `cancelled` where the job had another before."""
+    clean: bool
+    """Whether clean-up is complete: the record is settled."""
+    waits_for: str
+    """What clean-up still waits for; "" when it is complete."""
 
 
 class JobFailed(DispatchError):
@@ -62,6 +93,18 @@ class JobCancelled(DispatchError):
     def __str__(self) -> str:
         said = f" ({self.result.message})" if self.result.message else ""
         return f"job {self.result.key!r} was cancelled{said}; nothing of it is launched any more"
+
+
+def receipt_of(receipt: Receipt) -> CancelReceipt:
+    """A cancel's receipt as a flow is given it."""
+    return CancelReceipt(
+        key=receipt.key,
+        uid=receipt.uid,
+        revision=receipt.revision,
+        outcome=receipt.result.value,
+        clean=receipt.clean,
+        waits_for=receipt.waits_for,
+    )
 
 
 def result_of(record: Record) -> JobResult:

@@ -11,24 +11,13 @@ from typing import Any
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import Task
 
-from dispatch_core.errors import BadInput, KeyTaken
-from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, When
+from dispatch_core.errors import BadInput, KeyTaken, NotFound
+from dispatch_core.plan import Delay, Plan
+from dispatch_core.retries import rule_of_retries
 from prefect_collection.results import JobCancelled, JobFailed
 
-FINAL = (JobFailed, JobCancelled, BadInput, KeyTaken)
+FINAL = (JobFailed, JobCancelled, BadInput, KeyTaken, NotFound)
 """Asked again, the answer would be the same."""
-
-CAUSES = (
-    Cause.EXIT,
-    Cause.SIGNAL,
-    Cause.OUT_OF_MEMORY,
-    Cause.TIME_LIMIT,
-    Cause.NODE_FAILURE,
-    Cause.PREEMPTED,
-    Cause.CANNOT_START,
-    Cause.NEVER_CREATED,
-)
-"""What a retry is spent on. Not `stopped_outside`: whoever stopped it meant it. Not `refused`: it would be again."""
 
 NAME = "prefect retries"
 """How the rules are named."""
@@ -53,12 +42,8 @@ def plan_of(task: Task[Any, Any] | None) -> Plan:
     jitter = min(float(task.retry_jitter_factor or 0.0), 1.0)
     return Plan(
         rules=tuple(
-            Rule(
-                name=f"{NAME} {number}" if len(delays) > 1 else NAME,
-                when=When(cause=CAUSES),
-                do=Action.RESUBMIT,
-                budget=budget,
-                delay=Delay(seconds=delay, jitter=jitter),
+            rule_of_retries(
+                f"{NAME} {number}" if len(delays) > 1 else NAME, budget, Delay(seconds=delay, jitter=jitter)
             )
             for number, (delay, budget) in enumerate(zip(delays, budgets, strict=True), start=1)
         )

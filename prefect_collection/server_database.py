@@ -16,7 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import VariableCreate
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.settings import get_current_settings
-from sqlalchemy import JSON, String, Uuid, column, make_url, select, table
+from sqlalchemy import JSON, String, Uuid, column, func, make_url, select, table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -65,12 +65,7 @@ async def prove(url: str, schema: str | None, flow_runs: Sequence[uuid.UUID]) ->
         for flow_run in flow_runs:
             if not await _has_flow_run(connection, flow_run):
                 raise _not_the_servers(url, f"it does not hold the flow run {flow_run}")
-    found, wanted = await migrations.current(url, schema=schema), migrations.newest()
-    if found != wanted:
-        raise StoreUnavailable(
-            f"the Prefect server's database {_shown(url)} has tables of dispatch of revision {found or 'none'}, and "
-            f"this version needs {wanted}; {SET_UP}"
-        )
+    await migrations.must_fit(url, schema=schema, upgrade=SET_UP)
 
 
 async def set_up(schema: str | None = None) -> tuple[str, str]:
@@ -90,7 +85,21 @@ async def set_up(schema: str | None = None) -> tuple[str, str]:
     async with _looking(url) as connection:
         if published is None or await _stored_id(connection) != published.value:
             raise _not_the_servers(url, "it does not hold the id that the server publishes")
+        await _must_outlive_a_reset(connection, url, server_schema(url, schema))
     return _shown(url), await migrations.upgrade(url, schema=server_schema(url, schema))
+
+
+async def _must_outlive_a_reset(connection: AsyncConnection, url: str, schema: str | None) -> None:
+    """A reset of Prefect's database empties the schema that its user comes to first: on PostgreSQL, the one that is
+    named like the user, as soon as it is there. Raises StoreUnavailable."""
+    if connection.dialect.name != "postgresql":
+        return
+    user = (await connection.execute(select(func.current_user()))).scalar()
+    if schema == user:
+        raise StoreUnavailable(
+            f"the schema {schema!r} of {_shown(url)} is named like the server's database user, so that a reset of "
+            "Prefect's database would take every record along; nothing was made; give --schema another name"
+        )
 
 
 @asynccontextmanager

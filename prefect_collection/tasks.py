@@ -1,48 +1,43 @@
-"""The task that runs a job: it makes the record or finds the one that is there, and supervises it until it is over.
+"""The tasks: run a job and wait for it, or submit it, wait for it and cancel it apart.
 
-One rule: the record decides. Whether the job is launched, launched again or given up is never decided here, nor by
-Prefect: a task that is run again, in whatever process, attaches to the same job and spends nothing.
+One rule: a task is how a flow asks, and holds nothing. Each has two names: `dispatch_job` is awaited in an async flow
+and simply called in one that is not; `adispatch_job` is always awaited. What they do is in the room `errands`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import anyio
-from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
-from prefect.exceptions import MissingContextError
-from prefect.logging import get_logger, get_run_logger
+from prefect.tasks import Task
 
-from dispatch_core.client import Client
-from dispatch_core.errors import BadInput, KeyTaken
 from dispatch_core.jobfile import read_plan, read_spec
 from dispatch_core.plan import Plan, Spec
-from dispatch_core.record import Record
-from prefect_collection.attendance import Attendance
+from prefect_collection import errands
 from prefect_collection.blocks import DispatchStore, SlurmCluster
-from prefect_collection.cancels import cancelled_flow_run, heard_of_cancel
-from prefect_collection.connections import SERVER, Connection, connected, load
-from prefect_collection.keys import here, in_use
-from prefect_collection.results import JobResult, result_of
-from prefect_collection.retries import is_of_retries, may_be_repeated, plan_of
-from prefect_collection.secret_sources import read_secret
-
-SETTLE_SECONDS = 30.0
+from prefect_collection.connections import SERVER
+from prefect_collection.errands import LAUNCH_SECONDS, SETTLE_SECONDS, Asker, OnTimeout, Wanted
+from prefect_collection.pairs import PairedTask
+from prefect_collection.reruns import OnFlowRetry
+from prefect_collection.results import CancelReceipt, JobResult, Submitted
+from prefect_collection.retries import may_be_repeated, plan_of
 
 
-@task(
-    name="dispatch_job",
-    task_run_name="{key}",
-    tags=["dispatch"],
-    cache_policy=NO_CACHE,  # the record answers at once; a cache would also answer for another job
-    retry_condition_fn=may_be_repeated,
-)
-async def dispatch_job(
+def _tasks(name: str, run_name: str) -> Callable[[Callable[..., Any]], tuple[PairedTask[..., Any], Task[..., Any]]]:
+    """Makes of a coroutine function the task with both uses, and the one that is always awaited."""
+    options: dict[str, Any] = {
+        "name": name,
+        "task_run_name": run_name,
+        "tags": ["dispatch"],
+        "cache_policy": NO_CACHE,  # the record answers at once; a cache would also answer for another job
+        "retry_condition_fn": may_be_repeated,
+    }
+    return lambda work: (PairedTask(work, **options), Task(work, **options))
+
+
+async def _dispatch_job(
     key: str,
     command: Sequence[str],
     *,
@@ -55,14 +50,15 @@ async def dispatch_job(
     scheduler: SlurmCluster | str = "local",
     store: DispatchStore | str = SERVER,
     across_runs: bool = False,
-    on_timeout: Literal["leave", "cancel"] = "leave",
+    on_timeout: OnTimeout = "detach",
+    on_flow_retry: OnFlowRetry = "reattach",
     settle_seconds: float = SETTLE_SECONDS,
 ) -> JobResult:
-    """Run one long job, and wait until it is over. Await it in an async flow; several with `asyncio.gather`.
+    """Run one long job, and wait until it is over. In an async flow await it, several with `asyncio.gather`.
 
     `key` names this step within its flow run: when the flow run is retried, or run again after a crash, the step finds
-    its job by it. With `across_runs` it is the job's whole key, shared by every flow run that gives it: a job that is
-    settled answers at once, and each of these flow runs cancels it for all.
+    its job by it. Two steps at once cannot have the same. With `across_runs` it is the job's whole key, shared by every
+    flow run that gives it: a job that is settled answers at once, and each of these flow runs cancels it for all.
 
     `command`, `time_limit` ("2h", or seconds), `environment`, `secret_environment` and `working_directory` are fields
     of a job file's `spec`, and `spec` takes the others. `plan` is a job file's `plan`; without one, the `retries` and
@@ -74,8 +70,13 @@ async def dispatch_job(
 
     `store`: a block, the name of a saved one, or "server", the Prefect server's own database.
 
-    `on_timeout`: what happens to the job at the `timeout_seconds` of the task or its flow. It is left running, for a
-    retry to attach to, or cancelled.
+    `on_timeout`: what happens to the job at the `timeout_seconds` of the task or its flow. With "detach" it is left
+    running, for a retry to attach to; with "cancel" it is cancelled. A task that is not async, and is not called in
+    the main thread, hears of it within a second.
+
+    `on_flow_retry`: what a flow run that is retried does about a job of one of its earlier runs that failed or was
+    cancelled. With "reattach" the job is what it is, and the step fails again; with "new_attempt" a new job under the
+    same key is launched, once the old one is settled. One that succeeded, or is under way, is found in both cases.
 
     `settle_seconds`: how long after the outcome it waits for the clean-up; `dispatch supervise` does what is left. No
     job on Slurm settles before its last submit can no longer land, which is some 6 minutes where slurm.conf sets no
@@ -86,14 +87,102 @@ async def dispatch_job(
     process, 30 s after the cancel: the hook `prefect_collection.cancels.cancel_jobs` on its flow is for where that is
     too short, or the process was gone before.
 
-    A flow run that is retried finds its jobs as they are: one that failed stays failed. Start a new flow run for
-    another launch.
-
     Raises JobFailed and JobCancelled, with the result; BadInput and KeyTaken for a job that cannot be accepted, before
     anything is written; StoreUnavailable. Prefect retries none of the first four.
     """
-    limit = anyio.current_effective_deadline()
-    context = TaskRunContext.get()
+    asker = await Asker.of(key, store, across_runs=across_runs)
+    wanted = Wanted(
+        spec=spec_of(command, time_limit, environment, secret_environment, working_directory, spec),
+        plan=_plan(plan),
+        scheduler=scheduler,
+        on_flow_retry=on_flow_retry,
+    )
+    return await errands.run(asker, wanted, on_timeout=on_timeout, settle_seconds=settle_seconds)
+
+
+async def _submit_job(
+    key: str,
+    command: Sequence[str],
+    *,
+    time_limit: str | float | None = None,
+    environment: Mapping[str, str] | None = None,
+    secret_environment: Mapping[str, Mapping[str, str]] | None = None,
+    working_directory: str | None = None,
+    spec: Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | None = None,
+    scheduler: SlurmCluster | str = "local",
+    store: DispatchStore | str = SERVER,
+    across_runs: bool = False,
+    on_flow_retry: OnFlowRetry = "reattach",
+    launch_seconds: float = LAUNCH_SECONDS,
+) -> Submitted:
+    """Submit one long job, or find the one that is there, and return what `wait_for_job` and `cancel_job` take.
+
+    It returns once the scheduler was told to let the job's first run go, and after `launch_seconds` in any case; with
+    0, once the record is written. From then on nobody supervises the job until it is waited for, or a `dispatch
+    supervise` does. The rest is as in `dispatch_job`.
+    """
+    asker = await Asker.of(key, store, across_runs=across_runs)
+    wanted = Wanted(
+        spec=spec_of(command, time_limit, environment, secret_environment, working_directory, spec),
+        plan=_plan(plan),
+        scheduler=scheduler,
+        on_flow_retry=on_flow_retry,
+    )
+    return await errands.submit(asker, wanted, launch_seconds=launch_seconds)
+
+
+async def _wait_for_job(
+    job: Submitted | str,
+    *,
+    scheduler: SlurmCluster | str | None = None,
+    store: DispatchStore | str = SERVER,
+    across_runs: bool = False,
+    on_timeout: OnTimeout = "detach",
+    settle_seconds: float = SETTLE_SECONDS,
+) -> JobResult:
+    """Supervise a job that was submitted until it is over.
+
+    `job`: what `submit_job` returned, or the key that a step of this flow run gave; with `across_runs`, a whole key.
+    `scheduler`: as in `dispatch_job`; without it, the name in the record. Raises NotFound where there is no such job;
+    the rest is as in `dispatch_job`.
+    """
+    asker = await Asker.of(job, store, across_runs=across_runs)
+    return await errands.wait(asker, scheduler, on_timeout=on_timeout, settle_seconds=settle_seconds)
+
+
+async def _cancel_job(
+    job: Submitted | str,
+    *,
+    reason: str = "",
+    scheduler: SlurmCluster | str | None = None,
+    store: DispatchStore | str = SERVER,
+    across_runs: bool = False,
+) -> CancelReceipt:
+    """Cancel a job: first in its record, which is final, then on its scheduler, which is waited for some seconds.
+
+    What the receipt still waits for is done by whoever supervises the job, or by `dispatch supervise`. A job that has
+    an outcome keeps it. The rest is as in `wait_for_job`.
+    """
+    asker = await Asker.of(job, store, across_runs=across_runs)
+    return await errands.cancel(asker, scheduler, reason=reason)
+
+
+dispatch_job, adispatch_job = _tasks("dispatch_job", "{key}")(_dispatch_job)
+submit_job, asubmit_job = _tasks("submit_job", "submit {key}")(_submit_job)
+wait_for_job, await_for_job = _tasks("wait_for_job", "wait for {job}")(_wait_for_job)
+cancel_job, acancel_job = _tasks("cancel_job", "cancel {job}")(_cancel_job)
+
+
+def spec_of(
+    command: Sequence[str],
+    time_limit: str | float | None,
+    environment: Mapping[str, str] | None,
+    secret_environment: Mapping[str, Mapping[str, str]] | None,
+    working_directory: str | None,
+    more: Mapping[str, Any] | None,
+) -> Spec:
+    """A job file's `spec` of what a task was given. Raises BadInput."""
     given = {
         "command": list(command) if not isinstance(command, str) else command,
         "time_limit": time_limit,
@@ -101,53 +190,11 @@ async def dispatch_job(
         "secret_environment": secret_environment,
         "working_directory": working_directory,
     }
-    wanted = read_spec({**(spec or {}), **{name: value for name, value in given.items() if value is not None}})
-    rules = plan_of(context.task if context is not None else None) if plan is None else read_plan(plan)
-    place = await here()
-    if place is None and not across_runs:
-        raise BadInput(f"job {key!r}: there is no flow run to make its key from; call the task in a flow")
-    flow_runs = place.flow_runs if place is not None else ()
-    whole_key = key if across_runs or place is None else place.key(key)
-    # Of two flow runs that share a job, one supervises it and the other waits; one flow run takes over from itself.
-    name = f"prefect flow run {place.root}" if place is not None else "prefect"
-    if across_runs and context is not None:
-        name = f"prefect task run {context.task_run.id}"
-    logger = _logger()
-
-    async def must_cancel() -> str:
-        if on_timeout == "cancel" and anyio.current_time() >= limit:
-            return "it ran into its time limit in Prefect"
-        return await cancelled_flow_run(flow_runs)
-
-    async with connected(await load(store), scheduler, flow_runs) as connection:
-        with nullcontext() if across_runs else in_use(whole_key):
-            attendance = Attendance(connection, name=name, secrets=read_secret, tell=logger.info, warn=logger.warning)
-            record = await attendance.until_settled(
-                _submitted(connection, name, whole_key, wanted, rules),
-                settle_seconds=settle_seconds,
-                heard_of_cancel=lambda: heard_of_cancel(flow_runs),
-                must_cancel=must_cancel,
-            )
-    return result_of(record)
+    return read_spec({**(more or {}), **{name: value for name, value in given.items() if value is not None}})
 
 
-async def _submitted(connection: Connection, who: str, key: str, wanted: Spec, plan: Plan) -> Record:
-    """The job's record, made or found. A job keeps the retries that it was submitted with."""
-    try:
-        return await Client(connection.store, who=who).submit(
-            key, wanted, plan, scheduler=connection.scheduler, adapter=connection.adapter
-        )
-    except KeyTaken:
-        found = await connection.store.read(key)
-        same = (found.spec, found.scheduler) == (wanted, connection.scheduler)
-        if same and is_of_retries(plan) and is_of_retries(found.plan):
-            return found
-        raise
-
-
-def _logger() -> logging.Logger | logging.LoggerAdapter[Any]:
-    """The run's own logger, whose lines the Prefect server keeps; outside a run, the collection's."""
-    try:
-        return get_run_logger()
-    except MissingContextError:
-        return get_logger("prefect_collection")
+def _plan(plan: Mapping[str, Any] | None) -> Plan:
+    if plan is not None:
+        return read_plan(plan)
+    context = TaskRunContext.get()
+    return plan_of(context.task if context is not None else None)

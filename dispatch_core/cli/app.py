@@ -164,6 +164,14 @@ def supervise(
         typer.Argument(metavar="[KEY]", help="One job; without it, every unattended one.", callback=_text),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Without KEY: leave when nothing is left to be done.")] = False,
+    prefect: Annotated[
+        bool,
+        typer.Option(
+            "--prefect",
+            help="Also cancel the jobs of cancelled Prefect flow runs, and resume those that wait suspended. Default"
+            " store: in the Prefect server's own database.",
+        ),
+    ] = False,
     store: StoreOption = None,
     spool: SpoolOption = None,
     clusters: ClustersOption = None,
@@ -175,7 +183,8 @@ def supervise(
     outage of the store is waited out. Without KEY, until Ctrl-C."""
     from dispatch_core.cli import launching
 
-    return launching.supervise(_session(store, spool, clusters, output), key, once)
+    engine = "prefect" if prefect else ""
+    return launching.supervise(_session(store, spool, clusters, output), key, once, engine)
 
 
 @app.command()

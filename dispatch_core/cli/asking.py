@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from dispatch_core.ask import Receipt
 from dispatch_core.cli import exits, looking, sources
-from dispatch_core.cli.launching import logged, teller, until_left
+from dispatch_core.cli.attending import logged
+from dispatch_core.cli.launching import teller, until_left
 from dispatch_core.cli.screen import local_time
 from dispatch_core.cli.session import Session
 from dispatch_core.cli.session import run as run_to_end

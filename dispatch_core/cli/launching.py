@@ -6,34 +6,28 @@ says what becomes of the job and how to go on.
 
 from __future__ import annotations
 
-import logging
 import sys
-from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
 
-from dispatch_core.adapters.contract import Adapter
-from dispatch_core.cli import exits, looking, sources
-from dispatch_core.cli.screen import Screen, clean, local_time, plural
+from dispatch_core.cli import attending, exits, looking, sources
+from dispatch_core.cli.attending import logged
+from dispatch_core.cli.screen import Screen, local_time, plural
 from dispatch_core.cli.session import Detached, Session
 from dispatch_core.cli.session import run as run_to_end
 from dispatch_core.cli.told import Tell, Told
 from dispatch_core.client import Client
-from dispatch_core.clusters import LOCAL, UnknownCluster
+from dispatch_core.clusters import UnknownCluster
 from dispatch_core.errors import BadInput, NotFound
-from dispatch_core.janitor import Janitor
 from dispatch_core.jobfile import JobFile, read_job
 from dispatch_core.places import problems_of
 from dispatch_core.record import Record, Result
 from dispatch_core.saying import rule_words
-from dispatch_core.status import advice, attention, outcome_words, runs_of, state_of
+from dispatch_core.status import advice, outcome_words, runs_of, state_of
 from dispatch_core.stores.contract import Store
 from dispatch_core.supervisor import Supervisor
 
 LARGEST_FILE_BYTES = 1_000_000
-
-EVERY_SECONDS, ONCE_SECONDS = 30.0, 5.0
-"""How often `supervise` without a key looks for jobs that nobody supervises."""
 
 CODES = {Result.SUCCEEDED: exits.FINE, Result.FAILED: exits.FAILED, Result.CANCELLED: exits.CANCELLED}
 
@@ -129,11 +123,12 @@ def run(session: Session, file: str, new: bool) -> int:
     return until_left(session, job.key, work)
 
 
-def supervise(session: Session, key: str | None, once: bool) -> int:
-    if key is not None and once:
-        raise BadInput("--once is for supervise without a key; with a key it leaves when the job is settled")
+def supervise(session: Session, key: str | None, once: bool, engine: str = "") -> int:
+    for option, given in (("--once", once), (f"--{engine}", bool(engine))):
+        if key is not None and given:
+            raise BadInput(f"{option} is for supervise without a key; with a key it leaves when the job is settled")
     if key is None:
-        return _janitor(session, once)
+        return attending.supervise_all(session, once, engine)
 
     async def work() -> int:
         async with session.opened() as plain:
@@ -159,57 +154,6 @@ async def _finished(session: Session, store: Store, record: Record) -> int:
     words = f"job {record.key!r} has {outcome_words(record.outcome)}: {plural(len(record.submissions), 'submission')}"
     session.screen.result(shown, [f"{words}, {plural(runs_of(record), 'run')}"])
     return CODES[record.outcome.result]
-
-
-def _janitor(session: Session, once: bool) -> int:
-    screen = session.screen
-
-    async def work() -> int:
-        adopted: set[str] = set()
-
-        def tell(record: Record, at: datetime, line: str) -> None:
-            adopted.add(record.key)
-            screen.say(f"{local_time(at, date=False)}  {clean(record.key)}: {line}")
-
-        async with session.opened() as plain, AsyncExitStack() as stack:
-
-            def opens(name: str) -> Adapter:
-                adapter = session.open(name)
-                stack.push_async_callback(adapter.close)
-                return adapter
-
-            # The machine's own spool may not be one, as on a shared home directory; where it is all there is, it must.
-            names = session.cluster_names()
-            adapters = {} if len(names) > 1 else {LOCAL: opens(LOCAL)}
-            screen.say("supervising every job that nobody supervises" + ("" if once else "; Ctrl-C leaves"))
-            period = ONCE_SECONDS if once else EVERY_SECONDS
-            janitor = Janitor(
-                Told(plain, tell),
-                adapters,
-                opens=opens,
-                names=names,
-                secrets=sources.read_secret,
-                period_seconds=period,
-            )
-            with logged(screen):
-                await janitor.run(once=once)
-            unsettled = await plain.jobs(settled=False)
-        done = f"{plural(len(adopted), 'job')} supervised"
-        others = f"{plural(len(unsettled), 'job')} not settled, which others have or a person must decide"
-        screen.result(
-            {"supervised": sorted(adopted), "unsettled": sorted(row.key for row in unsettled)},
-            [f"{done}; {others}" if unsettled else f"nothing is left to do: {done}"],
-        )
-        left = sum(bool(attention(row)) for row in unsettled)
-        if left:
-            screen.say(f"{plural(left, 'job needs', 'jobs need')} attention: {session.command('ls', '--attention')}")
-        return exits.FINE
-
-    try:
-        return run_to_end(work())
-    except Detached as left:
-        screen.say("left: what is open on the scheduler runs on; nothing new starts until somebody supervises")
-        return exits.SIGNALLED + left.number
 
 
 def until_left(session: Session, key: str, work: looking.Work) -> int:
@@ -240,27 +184,3 @@ def _advise(screen: Screen, session: Session, record: Record) -> None:
     if told:
         screen.say(f"          you can: {told}")
         screen.say(f"          look at it first: {session.command('explain', record.key)}")
-
-
-class _Lines(logging.Handler):
-    """Warnings of the supervisor as lines; its story is told from the store."""
-
-    def __init__(self, screen: Screen) -> None:
-        super().__init__(logging.WARNING)
-        self.screen = screen
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.screen.say(f"dispatch: {record.getMessage()}")
-
-
-class logged:
-    """While it lasts, what the supervisor warns of is said on standard error."""
-
-    def __init__(self, screen: Screen) -> None:
-        self.lines = _Lines(screen)
-
-    def __enter__(self) -> None:
-        logging.getLogger("dispatch_core").addHandler(self.lines)
-
-    def __exit__(self, *raised: object) -> None:
-        logging.getLogger("dispatch_core").removeHandler(self.lines)

@@ -6,6 +6,7 @@ One rule: as in `app`, nothing slow is imported here.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,13 @@ from dispatch_core.cli.session import Session
 from dispatch_core.errors import BadInput
 
 __all__ = ["app"]
+
+
+class Engine(StrEnum):
+    """What can be thrown away."""
+
+    AIRFLOW = "airflow"
+    PREFECT = "prefect"
 
 
 @app.command(name="clusters")
@@ -143,8 +151,9 @@ if find_spec("dispatch_core.demo") is not None:
 
     @app.command()
     def demo(
-        keep: Annotated[bool, typer.Option("--keep", help="Leave Airflow's page up, and say where.")] = False,
+        engine: Annotated[Engine, typer.Option("--engine", help="In which engine.")] = Engine.AIRFLOW,
+        keep: Annotated[bool, typer.Option("--keep", help="Leave the engine's page up, and say where.")] = False,
         output: OutputOption = Output.TEXT,
     ) -> int:
-        """Show a job that outlives its supervisor, in a throwaway Airflow."""
-        return int(import_module("dispatch_core.demo").run(keep, output is Output.JSON))
+        """Show a job that outlives its supervisor, in a throwaway Airflow or Prefect."""
+        return int(import_module("dispatch_core.demo").run(engine.value, keep, output is Output.JSON))

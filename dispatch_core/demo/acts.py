@@ -100,13 +100,8 @@ def perform(airflow: ThrowawayAirflow, file: Path, say: Callable[[str], None]) -
 
 def checks(play: Play) -> list[Check]:
     """What was to be shown, and whether it was."""
-    record, lines = play.job.record, play.lines
-    began = sorted((line.submission, line.run) for line in lines if line.what == "start")
-    ended = [(line.submission, line.run) for line in lines if line.what == "end"]
-    opened = play.job.opened
-    first, second = _causes(record, play.first), _causes(record, play.second)
+    second = causes(play.job.record, play.second)
     attended = {told.actor for told in play.history} - {play.history[0].actor}
-    result = record.outcome.result if record.outcome is not None else "none"
     return [
         Check(name="finished", held=play.state == "success", found=f"Airflow says that the task is {play.state}"),
         Check(
@@ -119,6 +114,24 @@ def checks(play: Play) -> list[Check]:
             held=second == ["completed"] and len(attended) == 2,
             found=f"{_count(len(attended), 'supervisor')} wrote its history; the run under way ended as {_or(second)}",
         ),
+        *checks_of_job(play),
+        Check(
+            name="row_beside_dag_run",
+            held=play.dag_run["state"] == "success" and f"/{DAG}/" in play.job.row["key"],
+            found="the database in which dag_run has the run is the one in which dispatch_job has its job",
+        ),
+    ]
+
+
+def checks_of_job(play: Play) -> list[Check]:
+    """What was to be shown of the job, in whatever engine."""
+    record, lines = play.job.record, play.lines
+    began = sorted((line.submission, line.run) for line in lines if line.what == "start")
+    ended = [(line.submission, line.run) for line in lines if line.what == "end"]
+    opened = play.job.opened
+    first = causes(record, play.first)
+    result = record.outcome.result if record.outcome is not None else "none"
+    return [
         Check(
             name="node_failure",
             held=first == ["node_failure"] and len(record.budget) == 1,
@@ -142,11 +155,6 @@ def checks(play: Play) -> list[Check]:
             held=record.settled and result is Result.SUCCEEDED,
             found=f"the record is {'settled' if record.settled else 'open'}, its outcome: {result}",
         ),
-        Check(
-            name="row_beside_dag_run",
-            held=play.dag_run["state"] == "success" and f"/{DAG}/" in play.job.row["key"],
-            found="the database in which dag_run has the run is the one in which dispatch_job has its job",
-        ),
     ]
 
 
@@ -162,7 +170,7 @@ def _ended(airflow: ThrowawayAirflow, run: str) -> bool:
     return airflow.page.state(DAG, run, NAME) in ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
-def _causes(record: Record, object: str) -> list[str]:
+def causes(record: Record, object: str) -> list[str]:
     """How the runs of one object ended."""
     return [str(row.end.cause) for known in record.objects if known.id == object for row in known.ends]
 

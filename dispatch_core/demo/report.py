@@ -18,8 +18,9 @@ from dispatch_core.demo.acts import Check, Play
 class Report:
     """Steps as they happen, and the end."""
 
-    def __init__(self, *, as_json: bool) -> None:
-        self.as_json = as_json
+    def __init__(self, *, as_json: bool, engine: str = "Airflow", run: str = "dag_run") -> None:
+        """`run`: the engine's own table of runs."""
+        self.as_json, self.engine, self.run = as_json, engine, run
         self.out: TextIO = sys.stderr if as_json else sys.stdout
         self.began = time.monotonic()
         self.steps: list[dict[str, Any]] = []
@@ -39,8 +40,8 @@ class Report:
     def tell(self, play: Play, checks: Sequence[Check]) -> None:
         """The two rows, the story and the checks, for people."""
         row = play.job.row
-        self._title("Airflow's own database: the row of this job beside its DAG run")
-        self._table("dag_run", play.dag_run)
+        self._title(f"{self.engine}'s own database: the row of this job beside its run")
+        self._table(self.run, play.dag_run)
         self._table(
             "dispatch_job", {name: row[name] for name in ("key", "revision", "settled", "result", "lease_epoch")}
         )
@@ -65,7 +66,7 @@ class Report:
             told["problem"] = problem
         if play is not None:
             told["job"] = play.job.row
-            told["dag_run"] = play.dag_run
+            told[self.run] = play.dag_run
             told["lines"] = [{"submission": line.submission, "run": line.run, "what": line.what} for line in play.lines]
             told["history"] = [
                 {"revision": line.revision, "at": line.at, "actor": line.actor, "line": line.line}

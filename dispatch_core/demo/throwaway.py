@@ -65,7 +65,7 @@ class ThrowawayAirflow:
         self.folder = self.shelter.folder
         self.spool, self.file = self.folder / "spool", self.folder / "airflow.db"
         self.database = database or f"sqlite:///{self.file}"
-        self.page = Page(_free_port(), "admin", secrets.token_urlsafe(9))
+        self.page = Page(free_port(), "admin", secrets.token_urlsafe(9))
         self.settings = {**self._settings(), **(settings or {})}
         self.pids: dict[str, int] = {}
 
@@ -204,7 +204,7 @@ class ThrowawayAirflow:
         return self.database.replace("postgresql://", "postgresql+psycopg2://", 1)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that nobody listens on now."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

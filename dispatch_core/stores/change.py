@@ -7,6 +7,7 @@ statement, which saves it a round trip.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -29,14 +30,18 @@ def _given(table: Table, names: tuple[str, ...]) -> dict[str, ColumnElement[Any]
     return {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
 
 
+HELD = and_(
+    job.c.uid == bindparam("leased"),
+    job.c.lease_owner == bindparam("owner"),
+    job.c.lease_epoch == bindparam("epoch"),
+)
+"""Whether a row's lease is this one; that its time has run out does not matter until another takes it."""
+
+
 def _replace(leased: bool) -> Update:
-    mine = [job.c.uid == bindparam("new_uid"), job.c.revision == bindparam("against")]
+    mine: list[ColumnElement[bool]] = [job.c.uid == bindparam("new_uid"), job.c.revision == bindparam("against")]
     if leased:
-        mine += [
-            job.c.uid == bindparam("leased"),
-            job.c.lease_owner == bindparam("owner"),
-            job.c.lease_epoch == bindparam("epoch"),
-        ]
+        mine.append(HELD)
     return update(job).where(and_(*mine)).values({**_given(job, SET), "updated": DatabaseTime()})
 
 
@@ -48,6 +53,7 @@ def _both(leased: bool) -> Insert:
     return insert(history).from_select(["uid", *given, "at"], row)
 
 
+GIVE_UP = update(job).where(HELD).values(lease_owner=None, lease_until=None)
 ADD = insert(history).values({**_given(history, ADDED), "at": DatabaseTime()})
 REPLACE = {leased: _replace(leased) for leased in (False, True)}
 BOTH = {leased: _both(leased) for leased in (False, True)}
@@ -69,8 +75,19 @@ def given(
         "against": against,
     }
     if lease is not None:
-        values |= {"leased": lease.uid, "owner": lease.owner, "epoch": lease.epoch}
+        values |= whose(lease)
     return values
+
+
+def whose(lease: Lease) -> dict[str, Any]:
+    """The parameters that name a lease."""
+    return {"leased": lease.uid, "owner": lease.owner, "epoch": lease.epoch}
+
+
+@lru_cache(maxsize=16)
+def renewal(seconds: float) -> Update:
+    """Holds a lease for so much longer; every supervisor asks for it a few times a minute."""
+    return update(job).where(HELD).values(lease_until=DatabaseTime(seconds))
 
 
 async def change(connection: AsyncConnection, values: dict[str, Any]) -> bool:

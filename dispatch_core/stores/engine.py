@@ -175,7 +175,7 @@ def is_repeatable(error: BaseException) -> bool:
 
 def refusal(error: BaseException, engine: AsyncEngine) -> DispatchError:
     """What a person is told when the database did not do it."""
-    where = _shown(engine.url)
+    where = shown(engine.url)
     if isinstance(error, PoolTimeout):
         return StoreUnavailable(f"the store {where} is too busy: no connection became free; try again later")
     text = " ".join(str(getattr(error, "orig", error)).split()) or type(error).__name__
@@ -192,7 +192,7 @@ def refusal(error: BaseException, engine: AsyncEngine) -> DispatchError:
     return StoreUnavailable(f"the store {where} did not answer: {text}; nothing is decided until it does")
 
 
-def _shown(url: URL) -> str:
+def shown(url: URL) -> str:
     """The database as a person would name it, without what is secret: a query may hold a password as well."""
     if url.get_backend_name() == "sqlite":
         return unquote(str(url.database).removeprefix("file:"))

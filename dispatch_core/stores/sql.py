@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from dispatch_core.errors import CommitUnknown, UnreadableRecord
 from dispatch_core.record import Record
 from dispatch_core.stores import browse, prune, rules
-from dispatch_core.stores.change import ADD, SET, change, given
+from dispatch_core.stores.change import ADD, GIVE_UP, SET, change, given, renewal, whose
 from dispatch_core.stores.contract import Change, Lease, Listed, Place, Pruned
 from dispatch_core.stores.engine import BROKEN, TRANSACTION_SECONDS, WRITES, is_repeatable, make_engine, refusal
 from dispatch_core.stores.revisions import Revisions
@@ -57,10 +57,11 @@ class SqlStore:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        # A transaction around one SELECT would cost PostgreSQL two more round trips.
+        # A transaction around one statement would cost PostgreSQL two more round trips.
         bare = engine.dialect.name == "postgresql"
         self._writer = engine.execution_options(**{WRITES: True})
         self._reader = engine.execution_options(isolation_level="AUTOCOMMIT") if bare else engine
+        self._single = self._reader if bare else self._writer
         # SQLite has one writer at a time. In this loop they queue here, in order; its own wait is a lottery.
         self._turn: AbstractAsyncContextManager[None] = (
             asyncio.Semaphore(1) if engine.dialect.name == "sqlite" else nullcontext()
@@ -213,17 +214,16 @@ class SqlStore:
 
     async def renew(self, lease: Lease, seconds: float) -> None:
         async def work(connection: AsyncConnection) -> None:
-            until = update(job).where(_held(lease)).values(lease_until=DatabaseTime(seconds))
-            if (await connection.execute(until)).rowcount == 1:
+            if (await connection.execute(renewal(seconds), whose(lease))).rowcount == 1:
                 return
             key = (await connection.execute(select(job.c.key).where(job.c.uid == lease.uid))).scalar()
             raise rules.no_record(lease.uid) if key is None else rules.displaced(key, lease)
 
-        await self._write(work)
+        await self._write(work, single=True)
 
     async def release(self, lease: Lease) -> None:
         async def work(connection: AsyncConnection) -> None:
-            await connection.execute(update(job).where(_held(lease)).values(lease_owner=None, lease_until=None))
+            await connection.execute(GIVE_UP, whose(lease))
 
         await self._write(work)
 
@@ -250,19 +250,21 @@ class SqlStore:
         await self._engine.dispose()
 
     async def _read(self, work: Work[T]) -> T:
-        return await self._repeat(work, writes=False, unknown=None)
+        return await self._repeat(work, self._reader, writes=False)
 
-    async def _write(self, work: Work[T], unknown: CommitUnknown | None = None) -> T:
+    async def _write(self, work: Work[T], unknown: CommitUnknown | None = None, *, single: bool = False) -> T:
+        """`single`: one statement is all that it changes anything with."""
         async with self._turn:
-            return await self._repeat(work, writes=True, unknown=unknown)
+            return await self._repeat(work, self._single if single else self._writer, writes=True, unknown=unknown)
 
-    async def _repeat(self, work: Work[T], *, writes: bool, unknown: CommitUnknown | None) -> T:
+    async def _repeat(
+        self, work: Work[T], engine: AsyncEngine, *, writes: bool, unknown: CommitUnknown | None = None
+    ) -> T:
         """Run one transaction, and run it again where another was in the way or the database broke off.
 
         Once `work` has landed, running it again must change nothing. `unknown` is raised where it may have landed and
         no repetition could tell.
         """
-        engine = self._writer if writes else self._reader
         pauses = iter(PAUSES)
         in_doubt = False
         while True:
@@ -291,11 +293,6 @@ def _newest(key: str, uid: str | None = None) -> Select[Any]:
     """The row of a record with this uid, or of the newest under this key."""
     columns = select(job.c.key, job.c.uid, job.c.number, job.c.revision, job.c.document).where(job.c.key == key)
     return columns.order_by(job.c.number.desc()).limit(1) if uid is None else columns.where(job.c.uid == uid)
-
-
-def _held(lease: Lease) -> ColumnElement[bool]:
-    """Whether a row's lease is this one; that its time has run out does not matter until another takes it."""
-    return and_(job.c.uid == lease.uid, job.c.lease_owner == lease.owner, job.c.lease_epoch == lease.epoch)
 
 
 async def _not_changed(connection: AsyncConnection, written: Record, lease: Lease | None) -> None:

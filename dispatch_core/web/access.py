@@ -43,8 +43,19 @@ class Access(Protocol):
     async def admit(self, request: Request, right: Right, key: str = "") -> str:
         """The name of who asks, as it is written into a commit ("person ada"); raises Denied.
 
-        `key`: the job that it is about; "" where it is about all of them, as a list is.
+        `key`: the job that it is about; "" where it is about no one of them, as a list is: whoever may look at any is
+        let in to it, and `readable` says what of it is shown.
         """
+
+    async def readable(self, request: Request, keys: frozenset[str]) -> frozenset[str]:
+        """Those of these keys whose jobs who asks may look at; raises Denied for nobody whom we know."""
+
+
+class ReadsAll:
+    """For those servers on which whoever may look at one job may look at all."""
+
+    async def readable(self, request: Request, keys: frozenset[str]) -> frozenset[str]:
+        return keys
 
 
 def refuse_other_sites(request: Request) -> None:

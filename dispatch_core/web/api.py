@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -65,8 +66,8 @@ def routes(open_store: Stored, access: Access) -> list[BaseRoute]:
         at("/record", "PUT", Right.STORE, _commit),
         at("/record", "POST", Right.STORE, _create),
         at("/history", "GET", Right.READ, _history, keyed=True),
-        at("/jobs", "POST", Right.READ, _jobs),
-        at("/revisions", "POST", Right.READ, _revisions),
+        at("/jobs", "POST", Right.READ, partial(_jobs, access=access)),
+        at("/revisions", "POST", Right.READ, partial(_revisions, access=access)),
         at("/lease", "POST", Right.STORE, _acquire),
         at("/lease", "PUT", Right.STORE, _renew),
         at("/lease", "DELETE", Right.STORE, _release),
@@ -101,17 +102,20 @@ async def _history(request: Request, store: Store) -> Response:
     return _json(await store.history(_parameter(request, "key"), request.query_params.get("uid")))
 
 
-async def _jobs(request: Request, store: Store) -> Response:
+async def _jobs(request: Request, store: Store, access: Access) -> Response:
     asked = await _body(request, messages.Finding)
     rows = await store.jobs(settled=asked.settled, key_prefix=asked.key_prefix, uids=asked.uids)
-    return _json([messages.Found.of(row) for row in rows])
+    shown = await access.readable(request, frozenset(row.key for row in rows))
+    return _json([messages.Found.of(row) for row in rows if row.key in shown])
 
 
-async def _revisions(request: Request, store: Store) -> Response:
+async def _revisions(request: Request, store: Store, access: Access) -> Response:
     asked = await _body(request, messages.Asking)
-    told = await asyncio.gather(*(store.revision(*one) for one in asked.records), return_exceptions=True)
+    shown = await access.readable(request, frozenset(key for key, _ in asked.records))
+    records = [(key, uid) for key, uid in asked.records if key in shown]
+    told = await asyncio.gather(*(store.revision(*one) for one in records), return_exceptions=True)
     known = {}
-    for (_, uid), revision in zip(asked.records, told, strict=True):
+    for (_, uid), revision in zip(records, told, strict=True):
         if isinstance(revision, int):
             known[uid] = revision
         elif not isinstance(revision, NotFound):

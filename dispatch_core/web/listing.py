@@ -6,7 +6,7 @@ follow the page says from where. A record that cannot be read is listed with its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from urllib.parse import urlencode
@@ -23,7 +23,8 @@ SHOWN = 50
 
 AT_ONCE = 500
 LOOKED_AT = 5000
-"""Jobs looked at for one page of those that need a person: whether one does is in its document alone."""
+"""Jobs looked at for one page: whether one needs a person is in its document alone, and who may see it is not told by
+the store."""
 
 
 class Which(StrEnum):
@@ -105,36 +106,32 @@ class Found(Value, frozen=True):
     """Where the next page begins; None: this is the last one."""
 
 
-async def look(store: Browsed, asked: Asked) -> Found:
-    """The page that is asked for."""
-    if asked.which is Which.PERSON:
-        return await _look_through(store, asked)
-    settled = {Which.OPEN: False, Which.UNATTENDED: False, Which.SETTLED: True}.get(asked.which)
+Readable = Callable[[frozenset[str]], Awaitable[frozenset[str]]]
+"""Which of the jobs with these keys may be shown to who asks."""
+
+
+async def look(store: Browsed, asked: Asked, readable: Readable) -> Found:
+    """The page that is asked for, of the jobs that may be shown."""
+    settled = None if asked.which is Which.ALL else asked.which is Which.SETTLED
     unattended = asked.which is Which.UNATTENDED
-    listed = await store.page(
-        SHOWN + 1, after=asked.after, settled=settled, unattended=unattended, key_prefix=asked.key
-    )
-    more = len(listed) > SHOWN
-    shown = listed[:SHOWN]
-    return Found(rows=tuple(map(row_of, shown)), after=_behind(shown[-1]) if more else None)
-
-
-async def _look_through(store: Browsed, asked: Asked) -> Found:
-    """The next open jobs that need a person, among so many."""
-    found: list[Listed] = []
+    at_once = AT_ONCE if asked.which is Which.PERSON else SHOWN + 1
+    found: list[Row] = []
     place, looked_at = asked.after, 0
     while looked_at < LOOKED_AT:
-        listed = await store.page(AT_ONCE, after=place, settled=False, key_prefix=asked.key)
+        listed = await store.page(at_once, after=place, settled=settled, unattended=unattended, key_prefix=asked.key)
+        shown = await readable(frozenset(job.key for job in listed))
         for job in listed:
-            place = _behind(job)
-            found += [job] if needs_a_person(job) else []
             if len(found) == SHOWN:
-                return Found(rows=tuple(map(row_of, found)), after=place)
+                return Found(rows=tuple(found), after=place)
+            place = _behind(job)
+            if job.key in shown and (asked.which is not Which.PERSON or needs_a_person(job)):
+                found.append(row_of(job))
         looked_at += len(listed)
-        if len(listed) < AT_ONCE:
+        if len(listed) < at_once:
             place = None
             break
-    return Found(rows=tuple(map(row_of, found)), after=place)
+        at_once = AT_ONCE
+    return Found(rows=tuple(found), after=place)
 
 
 def _behind(job: Listed) -> Place:

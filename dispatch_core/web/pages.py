@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -94,7 +95,7 @@ class Pages:
         """The list."""
         who = await self._access.admit(request, Right.READ)
         asked = listing.read_asked(request.query_params)
-        found = await listing.look(self._store(), asked)
+        found = await listing.look(self._store(), asked, partial(self._access.readable, request))
         tabs = [(which == asked.which, words, asked.query(which)) for which, words in listing.WHICH_WORDS.items()]
         following = asked.query(after=found.after) if found.after is not None else None
         return render(request, "jobs.html", asked=asked, found=found, tabs=tabs, following=following, who=who)

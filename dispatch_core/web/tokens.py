@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from dispatch_core.errors import BadInput
 from dispatch_core.places import private_text
-from dispatch_core.web.access import Denied, Right
+from dispatch_core.web.access import Denied, ReadsAll, Right
 
 SHORTEST = 16
 """Characters of a token; `openssl rand -hex 24` makes one."""
@@ -30,7 +30,7 @@ _ORDER = (Right.READ, Right.ACT, Right.STORE)
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 
 
-class Tokens:
+class Tokens(ReadsAll):
     """Who has a token may do what its line says, and all that is less."""
 
     def __init__(self, files: Iterable[Path]) -> None:
@@ -71,7 +71,7 @@ class Tokens:
         self._known[_digest(token)] = (Right(right), name)
 
 
-class Onlookers:
+class Onlookers(ReadsAll):
     """Without tokens: whoever is on this machine may look, and nobody may do anything."""
 
     async def admit(self, request: Request, right: Right, key: str = "") -> str:

@@ -127,8 +127,12 @@ class Listings(NamedTuple):
 class Airflow(ThrowawayAirflow):
     """The tests' Airflow: its jobs write to the folder `tests`, and wait there for a file."""
 
-    bait = ("bait-of-a-job-6f1d2a", "bait-of-a-connection-93be07")
-    """The passwords of the connections `vault`, which a job is given, and `dispatch_default`."""
+    bait = (
+        *("bait-of-a-job-6f1d2a", "bait-of-a-connection-93be07"),
+        *("bait-of-a-uri-5a08cc", "bait-of-a-url-d417e9"),
+    )
+    """The passwords of the connections `vault`, which a job is given, `dispatch_default`, and of two that lead to no
+    database: in the URI of one, and in the URL that the other has in its extra."""
 
     @property
     def clusters(self) -> Path:
@@ -144,6 +148,9 @@ class Airflow(ThrowawayAirflow):
         self.settings["AIRFLOW_CONN_VAULT"] = json.dumps({"conn_type": "generic", "password": self.bait[0]})
         records = json.loads(self.settings["AIRFLOW_CONN_DISPATCH_DEFAULT"])
         self.settings["AIRFLOW_CONN_DISPATCH_DEFAULT"] = json.dumps({**records, "password": self.bait[1]})
+        self.settings["AIRFLOW_CONN_AWAY_URI"] = f"dispatch://ann:{self.bait[2]}@127.0.0.1:1/records"
+        url = f"postgresql://ann:{self.bait[3]}@127.0.0.1:1/records"
+        self.settings["AIRFLOW_CONN_AWAY_URL"] = json.dumps({"conn_type": "dispatch", "extra": {"url": url}})
         self.settings["AIRFLOW_CONN_DISPATCH_HTTP"] = json.dumps(
             {
                 "conn_type": "dispatch",

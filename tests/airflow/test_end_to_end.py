@@ -9,13 +9,16 @@ import signal
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+import httpx
 import pytest
 from cryptography.fernet import Fernet
 
 from dispatch_core.demo.witness import Line
 from dispatch_core.plan import Cause
 from dispatch_core.record import Result
-from tests.airflow.conftest import Airflow, assert_settled
+from dispatch_core.stores.messages import PREFIX
+from dispatch_core.web.listing import Which
+from tests.airflow.conftest import Airflow, Run, assert_settled
 
 LISTED_SECONDS = 10.0
 
@@ -124,6 +127,7 @@ def test_fifty_deferred_operators_list_the_spool_once_a_second_in_all(airflow: A
     assert max(airflow.blocked(), default=0.0) < 5.0, "the loop of the triggerer stood still"
 
 
+@pytest.mark.long
 @pytest.mark.promise("A4")
 def test_a_retry_policy_is_asked_about_a_job_that_failed(airflow: Airflow) -> None:
     """It lets the first failure be tried again, by exit code, and the second not, though there are tries left."""
@@ -155,6 +159,7 @@ def test_a_task_that_waits_in_its_worker(airflow: Airflow) -> None:
     assert run.logged("submission 1 is authorized") == 1
 
 
+@pytest.mark.long
 @pytest.mark.promise("A5")
 def test_a_task_that_waits_in_its_worker_is_marked_failed(airflow: Airflow) -> None:
     run = airflow.begin("in_worker", "ended")
@@ -170,17 +175,23 @@ def test_a_task_that_waits_in_its_worker_is_marked_failed(airflow: Airflow) -> N
 
 def test_no_secret_is_in_any_row_log_or_message(airflow: Airflow) -> None:
     """The job prints its own; so its log on the scheduler has it, and what Airflow shows of that log does not."""
+    away = airflow.begin("marked_away")
     run = airflow.begin("marked")
     run.wait_until_it_runs()
+    kept = shown(airflow, run)
     key = Fernet(airflow.settings["AIRFLOW__CORE__FERNET_KEY"])
     rows = [row["kwargs"] for row in airflow.rows("SELECT kwargs FROM trigger")]
-    kept = [text if text.startswith("{") else key.decrypt(text).decode() for text in rows]
+    kept += [text if text.startswith("{") else key.decrypt(text).decode() for text in rows]
     assert any(run.job().record.uid in kwargs for kwargs in kept), "the trigger's row"
     tables = [row["name"] for row in airflow.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
     kept += [f"{table}: {row}" for table in tables for row in airflow.rows(f'SELECT * FROM "{table}"')]
+    away.wait("both have found no database", lambda: away.logged("the store postgresql://ann:***@") >= 2)
+    for name in ("uri", "url"):
+        airflow.page.ask("PATCH", f"/dags/marked_away/dagRuns/{away.id}/taskInstances/{name}", {"new_state": "failed"})
     run.go()
     run.wait_until_done()
     assert run.states() == {("job", -1): "failed"}
+    kept += shown(airflow, run)
     kept += [f"{table}: {row}" for table in tables for row in airflow.rows(f'SELECT * FROM "{table}"')]
     logs = [*(airflow.folder / "logs").rglob("*"), *(airflow.shelter.log(name) for name in airflow.pids)]
     kept += [f"{path}: {path.read_text(errors='replace')}" for path in logs if path.is_file()]
@@ -192,3 +203,28 @@ def test_no_secret_is_in_any_row_log_or_message(airflow: Airflow) -> None:
     written = [path.read_text(errors="replace") for path in airflow.spool.rglob("*") if path.is_file()]
     assert any(airflow.bait[0] in text for text in written), "the job had it"
     assert run.logged("the token is ***.") >= 1
+
+
+def shown(airflow: Airflow, run: Run) -> list[str]:
+    """What the plugin's pages, and the store behind them, show of a run's job, and of its DAG run's list."""
+    job = run.job().record
+    names = {"dag_id": run.dag, "run_id": run.id, "task_id": "job", "map_index": "-1"}
+    told = {"username": airflow.page.user, "password": airflow.page.password}
+    with httpx.Client(base_url=airflow.page.url, timeout=60.0, follow_redirects=True) as client:
+        token = client.post("/auth/token", json=told).raise_for_status().json()["access_token"]
+        client.headers["authorization"] = f"Bearer {token}"
+        one = {"key": job.key, "uid": job.uid}
+        answers = [client.get("/dispatch/", params={"show": show}) for show in Which]
+        answers += [
+            client.get("/dispatch/job", params={**one, "history": "all"}),
+            client.get("/dispatch/job/cancel", params=one),
+            client.get("/dispatch/of", params=names),
+            client.get(f"/dispatch{PREFIX}/record", params=one),
+            client.get(f"/dispatch{PREFIX}/history", params=one),
+            client.post(f"/dispatch{PREFIX}/jobs", json={}),
+            client.get("/api/v2/connections"),
+            client.get("/api/v2/connections/dispatch_default"),
+        ]
+    told_of = [answer.text for answer in answers if job.key in answer.text]
+    assert len(told_of) >= 7, "the list, the job, the question, the way to it, and the store's three answers"
+    return [f"{answer.url}: {answer.text}" for answer in answers]

@@ -13,8 +13,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,8 @@ def until(holds: Callable[[], Any], what: str, seconds: float = 240) -> Any:
 class Prefect:
     """One server, its home, and what runs against it."""
 
-    def __init__(self, environment: Environment, home: Path) -> None:
+    def __init__(self, environment: Environment, home: Path, settings: Mapping[str, str] | None = None) -> None:
+        """`settings`: variables that all of its programs get, over those that are set here."""
         self.environment, self.home = environment, home
         self.url = f"http://127.0.0.1:{free_port()}/api"
         self.database = home / "prefect.db"
@@ -64,6 +65,7 @@ class Prefect:
             "PREFECT_HOME": str(home),
             "PREFECT_API_URL": self.url,
             "DISPATCH_HOME": str(self.dispatch),
+            **(settings or {}),
         }
 
     @contextmanager
@@ -151,6 +153,19 @@ class Prefect:
 
     def state(self, flow_run: str) -> str:
         return str(self.ask("GET", f"/flow_runs/{flow_run}")["state"]["type"])
+
+    def knows(self, flow_run: str) -> bool:
+        """Whether the server has this flow run."""
+        try:
+            return bool(self.ask("GET", f"/flow_runs/{flow_run}"))
+        except urllib.error.HTTPError as error:
+            if error.code == http.HTTPStatus.NOT_FOUND:
+                return False
+            raise
+
+    def service(self, *options: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        """`dispatch supervise --prefect`, as long as the context lasts."""
+        return self.started(self.environment.python, "-m", "dispatch_core", "supervise", *options, "--prefect")
 
     def set_state(self, flow_run: str, type: str, name: str) -> None:
         """What the page and the command line do."""

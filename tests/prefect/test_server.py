@@ -3,67 +3,15 @@
 The flow runs of the later tests are started with the first, so that they come up while it runs.
 """
 
-import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from dispatch_core.adapters.contract import Adapter
-from dispatch_core.janitor import Janitor
-from dispatch_core.places import open_scheduler
-from dispatch_core.record import Record, Result, State
-from dispatch_core.stores.rules import read_document
-from dispatch_core.stores.sql import open_store
+from tests.prefect.runs import BESIDE, Run, check_cancelled, is_alive
 from tests.prefect.server import Prefect, until
-
-JOB = "SELECT * FROM dispatch_job WHERE key LIKE ?"
-
-BESIDE = """
-    SELECT dispatch_job.key, dispatch_job.settled, dispatch_job.result, flow_run.state_type, flow_run.run_count
-    FROM flow_run JOIN dispatch_job ON dispatch_job.key = 'prefect/' || flow_run.id || '/train'
-    WHERE flow_run.id = ?
-"""
-
-
-class Run:
-    """One flow run with one job, which waits for `go`."""
-
-    def __init__(self, prefect: Prefect, flow: str, folder: Path) -> None:
-        self.prefect, self.folder = prefect, folder
-        folder.mkdir()
-        self.id = prefect.start_flow(flow, folder)
-
-    def words(self, name: str) -> list[str]:
-        file = self.folder / name
-        return file.read_text().split() if file.exists() else []
-
-    @property
-    def payloads(self) -> list[int]:
-        return [int(word) for word in self.words("lines") if word.isdecimal()]
-
-    @property
-    def processes(self) -> list[int]:
-        return [int(word) for word in self.words("flow_pids")]
-
-    @property
-    def record(self) -> Record:
-        (row,) = self.prefect.rows(JOB, f"prefect/{self.id}/%")
-        return read_document(row["document"], row["key"], row["uid"], row["revision"])
-
-    def until_it_runs(self) -> None:
-        until(lambda: self.payloads, f"the job of flow run {self.id} runs")
-
-    def until_state(self, *wanted: str) -> None:
-        until(lambda: self.prefect.state(self.id) in wanted, f"flow run {self.id} is {wanted}")
-
-    def end(self) -> None:
-        for pid in self.payloads:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -74,29 +22,6 @@ def runs(prefect: Prefect, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     yield started
     for one in started.values():
         one.end()
-
-
-def settle(prefect: Prefect) -> None:
-    """What `dispatch supervise` does, until nothing is left to do."""
-
-    async def once() -> None:
-        store = open_store(f"sqlite:///{prefect.database}")
-        adapter: Adapter = open_scheduler("local", prefect.dispatch / "spool")
-        try:
-            async with asyncio.timeout(90):
-                await Janitor(store, {"local": adapter}, period_seconds=1.0).run(once=True)
-        finally:
-            await adapter.close()
-            await store.close()
-
-    asyncio.run(once())
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.promise("F1")
@@ -131,7 +56,9 @@ def test_a_database_that_is_not_the_servers_is_refused(prefect: Prefect, tmp_pat
 
 @pytest.mark.promise("F1")
 @pytest.mark.promise("A4")
-def test_a_killed_flow_process_run_again_finds_its_job(prefect: Prefect, runs: dict[str, Run]) -> None:
+def test_a_killed_flow_process_run_again_finds_its_job(
+    prefect: Prefect, runs: dict[str, Run], request: pytest.FixtureRequest
+) -> None:
     run = runs["killed"]
     run.until_it_runs()
     os.kill(run.processes[0], signal.SIGKILL)
@@ -147,29 +74,20 @@ def test_a_killed_flow_process_run_again_finds_its_job(prefect: Prefect, runs: d
     record = run.record
     assert (len(record.submissions), record.budget) == (1, ())
     assert record.revision > attached
+    run.tell(request, "flow process ended with -9, run again")
 
 
 @pytest.mark.promise("F1")
 @pytest.mark.promise("A5")
-def test_a_cancelled_flow_run_cancels_its_job(prefect: Prefect, runs: dict[str, Run]) -> None:
+def test_a_cancelled_flow_run_cancels_its_job(
+    prefect: Prefect, runs: dict[str, Run], request: pytest.FixtureRequest
+) -> None:
     run = runs["cancelled"]
     run.until_it_runs()
     prefect.set_state(run.id, "CANCELLING", "Cancelling")
     run.until_state("CANCELLED")
     check_cancelled(prefect, run)
-
-
-def check_cancelled(prefect: Prefect, run: Run) -> None:
-    record = run.record
-    assert record.outcome is not None
-    assert record.outcome.result is Result.CANCELLED
-    assert "was cancelled" in record.outcome.message
-    settle(prefect)
-    record = run.record
-    assert record.settled
-    assert all(object.state is State.ENDED for object in record.objects)
-    assert [pid for pid in (*run.payloads, *run.processes) if is_alive(pid)] == []
-    assert len(run.payloads) == 1
+    run.tell(request, "cancelled, awaited")
 
 
 @pytest.mark.promise("F1")
@@ -185,7 +103,9 @@ def test_retries_are_the_jobs_not_the_tasks(prefect: Prefect, runs: dict[str, Ru
 
 @pytest.mark.long
 @pytest.mark.promise("F1")
-def test_a_process_that_has_to_end_leaves_its_job(prefect: Prefect, tmp_path: Path) -> None:
+def test_a_process_that_has_to_end_leaves_its_job(
+    prefect: Prefect, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Evicted, not cancelled: only the flow run's state tells. The rerun makes another subflow run, with this job."""
     run = Run(prefect, "nesting", tmp_path / "evicted")
     try:
@@ -200,13 +120,14 @@ def test_a_process_that_has_to_end_leaves_its_job(prefect: Prefect, tmp_path: Pa
         assert len(run.payloads) == 1
         calls = "SELECT id FROM flow_run WHERE parent_task_run_id IN (SELECT id FROM task_run WHERE flow_run_id = ?)"
         assert len(prefect.rows(calls, run.id)) == 2
+        run.tell(request, "flow process told to end (SIGTERM), run again")
     finally:
         run.end()
 
 
 @pytest.mark.long
 @pytest.mark.promise("F1")
-def test_the_hook_cancels_what_was_submitted(prefect: Prefect, tmp_path: Path) -> None:
+def test_the_hook_cancels_what_was_submitted(prefect: Prefect, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Prefect tells a submitted task nothing: it asks, and the hook looks for what is left."""
     run = Run(prefect, "submitting", tmp_path / "submitted")
     try:
@@ -214,6 +135,7 @@ def test_the_hook_cancels_what_was_submitted(prefect: Prefect, tmp_path: Path) -
         prefect.set_state(run.id, "CANCELLING", "Cancelling")
         run.until_state("CANCELLED")
         check_cancelled(prefect, run)
+        run.tell(request, "cancelled, .submit()ed, with the hook")
     finally:
         run.end()
 

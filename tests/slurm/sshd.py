@@ -95,8 +95,8 @@ class Sshd:
                 os.kill(pid, signal.SIGCONT)
 
     def drop(self) -> None:
-        """End every connection with -9, and what runs on it."""
-        for pid in {*self.connections(), *self.earlier}:
+        """End every connection with -9, and what runs on it; first the oldest, as a server tells of a child's end."""
+        for pid in sorted({*self.connections(), *self.earlier}):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.earlier.clear()

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from dispatch_core.stores.contract import Store
 from dispatch_core.stores.http import HttpStore
 from dispatch_core.stores.line import Token
-from dispatch_core.web.access import Denied, Right
+from dispatch_core.web.access import Denied, ReadsAll, Right
 from dispatch_core.web.app import application
 from tests.stores.databases import OnPostgres, OnSqlite
 from tests.stores.proxy import HttpProxy, Moment, nothing
@@ -19,7 +19,7 @@ from tests.stores.proxy import HttpProxy, Moment, nothing
 TOKEN = "a-token-of-the-tests"
 
 
-class OneToken:
+class OneToken(ReadsAll):
     """Who has the one token may do everything."""
 
     async def admit(self, request: Request, right: Right, key: str = "") -> str:

@@ -20,7 +20,7 @@ from dispatch_core.client import Explanation, explain
 from dispatch_core.record import Record
 from dispatch_core.stores.contract import Browsed
 from dispatch_core.stores.sql import SqlStore, open_store
-from dispatch_core.web.access import Access, Denied, Right
+from dispatch_core.web.access import Access, Denied, ReadsAll, Right
 from dispatch_core.web.pages import routes
 from tests.cli.conftest import quick
 
@@ -29,7 +29,7 @@ ACTOR, VIEWER = ("ada", "secret"), ("vic", "secret")
 SECRET = b"the same in every worker"
 
 
-class People:
+class People(ReadsAll):
     """Ada may act, Vic may look; the password is the same for both."""
 
     async def admit(self, request: Request, right: Right, key: str = "") -> str:

@@ -238,12 +238,40 @@ async def test_a_page_of_ten_thousand_reads_few_of_them(
 
     monkeypatch.setattr(rules, "read_document", counted)
     for which in (listing.Which.OPEN, listing.Which.UNATTENDED, listing.Which.SETTLED, listing.Which.ALL):
-        found = await listing.look(store, listing.Asked(which=which))
+        found = await listing.look(store, listing.Asked(which=which), everything)
         assert len(found.rows) == listing.SHOWN
         assert read <= listing.SHOWN + 1
         read = 0
-    await listing.look(store, listing.Asked(which=listing.Which.PERSON, key="many/0"))
+    await listing.look(store, listing.Asked(which=listing.Which.PERSON, key="many/0"), everything)
     assert 0 < read <= listing.LOOKED_AT
+
+
+async def everything(keys: frozenset[str]) -> frozenset[str]:
+    return keys
+
+
+async def test_who_may_see_few_of_many_is_shown_all_of_them_and_no_other(tmp_path: Path, store: SqlStore) -> None:
+    many(tmp_path / "jobs.db", 2_000)
+    mine = {f"many/{number:05}" for number in range(0, 2_000, 17)}
+
+    async def readable(keys: frozenset[str]) -> frozenset[str]:
+        return keys & mine
+
+    for which in listing.Which:
+        asked, keys, pages = listing.Asked(which=which), [], 0
+        while True:
+            found = await listing.look(store, asked, readable)
+            keys += [row.key for row in found.rows]
+            pages += 1
+            assert len(found.rows) <= listing.SHOWN
+            if found.after is None:
+                break
+            asked = listing.Asked(which=which, after=found.after)
+        assert len(keys) == len(set(keys))
+        assert set(keys) <= mine
+        assert pages <= len(keys) // listing.SHOWN + 1
+        if which is listing.Which.ALL:
+            assert set(keys) == mine
 
 
 async def test_of_a_reused_key_the_newest_is_listed_and_both_are_shown(store: SqlStore, ada: httpx.AsyncClient) -> None:

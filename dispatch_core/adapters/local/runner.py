@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 WAITING_SECONDS, LONGEST_WAITING_SECONDS = 0.1, 0.5
 """How soon a runner that waits (for a slot, for a release) looks again, at first and in the end: many may wait long."""
-LOOKING_SECONDS = 0.2
-"""How often the runner of a payload looks for a stop."""
+LOOKING_SECONDS, LONGEST_LOOKING_SECONDS = 0.2, 1.0
+"""How soon the runner of a payload looks for a stop, at first and once it has run for a minute: a thousand runners that
+look five times a second keep a processor busy."""
 MESSAGE_LENGTH = 1000
 OUT_OF_MEMORY_SECONDS = 2.0
 """An out-of-memory kill in the control group counts for a payload that ended by SIGKILL within this time of it."""
@@ -251,8 +252,11 @@ class Payload:
         if self.ended_by is None and self.warning_at is not None and ran >= self.warning_at:
             self.warning_at = None
             signal_group(pid, signal.Signals[f"SIG{self.spec['signal_before_limit']}"])
-        left = LOOKING_SECONDS if self.limit is None else max(self.limit - ran, 0.01)
-        return min(LOOKING_SECONDS, left)
+        if self.ended_by is not None:
+            return LOOKING_SECONDS
+        due = [at - ran for at in (self.limit, self.warning_at) if at is not None]
+        pause = min(max(LOOKING_SECONDS, ran / 60.0), LONGEST_LOOKING_SECONDS)
+        return max(min([pause, *due]), 0.01)
 
     def _ask(self, pid: int, cause: str) -> None:
         self.ended_by, self.asked_at = cause, time.monotonic()

@@ -18,12 +18,12 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.schema import CreateSchema
 
-from dispatch_core.errors import BadInput
-from dispatch_core.stores.engine import BROKEN, WRITES, make_engine, refusal
+from dispatch_core.errors import BadInput, StoreUnavailable
+from dispatch_core.stores.engine import BROKEN, UPGRADE, WRITES, make_engine, refusal, shown
 from dispatch_core.stores.schema import REVISION_TABLE
 
 HERE = Path(__file__).parent
@@ -65,6 +65,31 @@ async def current(url: str, *, schema: str | None = None) -> str | None:
 def newest() -> str:
     """The revision that this version of dispatch wants."""
     return str(ScriptDirectory(str(HERE)).get_current_head())
+
+
+async def must_fit(url: str, *, schema: str | None = None, upgrade: str = UPGRADE) -> None:
+    """Return if the tables in a database are those of this version; nothing is written. `upgrade`: what makes them so.
+
+    Raises StoreUnavailable, with one line.
+    """
+    found, wanted = await current(url, schema=schema), newest()
+    if found == wanted:
+        return
+    where = shown(make_url(url))
+    if found is None:
+        raise StoreUnavailable(f"the store {where} has no tables of dispatch{_in(schema)}; {upgrade}")
+    if found not in {script.revision for script in ScriptDirectory(str(HERE)).walk_revisions()}:
+        raise StoreUnavailable(
+            f"the store {where} has tables of revision {found}, which a newer dispatch has made; this one knows "
+            f"{wanted}: install that release here"
+        )
+    raise StoreUnavailable(
+        f"the store {where} has tables of revision {found}, and this version of dispatch needs {wanted}; {upgrade}"
+    )
+
+
+def _in(schema: str | None) -> str:
+    return f" in its schema {schema!r}" if schema is not None else ""
 
 
 async def _migrate(url: str, schema: str | None, step: Callable[[Config], None]) -> str | None:

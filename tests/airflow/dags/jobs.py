@@ -83,5 +83,9 @@ with DAG("marked", schedule=None, params={"mark": "marked"}):
         spec={"secret_environment": {"TOKEN": {"connection": "vault"}}},
     )
 
+with DAG("marked_away", schedule=None, params={"mark": "marked_away"}):
+    for name in ("uri", "url"):
+        DispatchOperator(task_id=name, command=["true"], dispatch_conn_id=f"away_{name}")
+
 with DAG("in_worker", schedule=None, params={"mark": "in_worker"}):
     DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT, deferrable=False)

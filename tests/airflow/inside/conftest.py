@@ -175,4 +175,5 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Depl
     monkeypatch.setattr(sites, "open_cluster", opened)
     hook.forget("dispatch_default")
     yield made
+    (tmp_path / "go").touch()  # what a job that was left waits for
     hook.forget("dispatch_default")

@@ -9,7 +9,7 @@ from airflow.sdk import ExceptionRetryPolicy, RetryRule
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider import ending
-from airflow_provider.detaching import BACK, LEFT
+from airflow_provider.detaching import AGAIN, BACK, LEFT
 from airflow_provider.failures import JobCancelled, JobDetached, JobDetachedForGood
 from dispatch_core.client import Client
 from dispatch_core.record import Result
@@ -21,6 +21,7 @@ from tests.airflow.inside.conftest import (
     carried_out,
     context,
     deferred,
+    fired,
     made_again,
     resumed,
 )
@@ -92,6 +93,49 @@ def test_a_kill_leaves_alone_what_its_task_has_left(deployment: Deployment, monk
     (record,) = deployment.records()
     assert record.outcome is not None
     assert record.outcome.result is Result.CANCELLED
+
+
+@pytest.mark.promise("A4")
+def test_the_trigger_of_an_earlier_try_leaves_nothing(deployment: Deployment) -> None:
+    """Its triggerer was only slow: when its time is over, a later try waits for the job."""
+    script = f"until [ -e {deployment.folder}/go ]; do sleep 0.1; done"
+    made = deployment.operator(script, on_timeout="detach", retries=1, **SOON)
+    first = deferred(made, context(Try(max_tries=1)))
+    second = context(Try(max_tries=1, try_number=2))
+    again = deferred(deployment.operator(script, retries=1), second)
+    assert lines(deployment)[-1] == AGAIN
+    asyncio.run(fired(made_again(first.trigger)))
+    assert LEFT not in lines(deployment)
+    (deployment.folder / "go").touch()
+    event = asyncio.run(fired(made_again(again.trigger)))
+    assert resumed(made, again, second, event)["outcome"] == "succeeded"
+    assert deployment.read_lines() == ["1 1 start"]
+
+
+def test_an_earlier_try_that_comes_late_takes_nothing_from_a_later_one(deployment: Deployment) -> None:
+    """A worker that Airflow has given up goes on as an orphan, beside the next try."""
+    script = f"until [ -e {deployment.folder}/go ]; do sleep 0.1; done"
+    made = deployment.operator(script, on_timeout="detach", retries=1, **SOON)
+    second = context(Try(max_tries=1, try_number=2))
+    waiting = deferred(made, second)
+    deferred(deployment.operator(script, retries=1), context(Try(max_tries=1)))
+    assert AGAIN not in lines(deployment)
+    event = asyncio.run(fired(made_again(waiting.trigger)))
+    assert LEFT in lines(deployment)
+    with pytest.raises(JobDetached):
+        resumed(made, waiting, second, event)
+
+
+def test_who_has_not_left_a_job_goes_on_waiting_for_it(deployment: Deployment) -> None:
+    """Another task of the same key has; what the event of this one says is not believed."""
+    script = f"until [ -e {deployment.folder}/go ]; do sleep 0.1; done"
+    leaves = deployment.operator(script, key="nightly", on_timeout="detach", **SOON)
+    stays = deployment.operator(script, key="nightly", task_id="other")
+    waiting = deferred(stays, context(Try(task_id="other")))
+    with pytest.raises(JobDetached):
+        carried_out(leaves, context())
+    with pytest.raises(type(waiting)):
+        resumed(stays, waiting, context(Try(task_id="other")), {"key": "nightly", "uid": waiting.trigger.uid})
 
 
 @pytest.mark.promise("A5")

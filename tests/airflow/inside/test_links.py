@@ -17,7 +17,7 @@ from airflow_provider.operator import DispatchOperator
 from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Record
 from dispatch_core.stores.memory import MemoryStore
-from dispatch_core.web.access import Denied, Right
+from dispatch_core.web.access import Denied, ReadsAll, Right
 
 TI = SimpleNamespace(dag_id="e/t l", run_id="manual__2026-11-29T00:00:00+00:00", task_id="train&", map_index=3)
 
@@ -54,7 +54,7 @@ def test_links_begin_where_airflow_is(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-class Known:
+class Known(ReadsAll):
     """Lets everybody look at one DAG's jobs."""
 
     async def admit(self, request: Request, right: Right, key: str = "") -> str:

@@ -141,15 +141,49 @@ def test_a_job_that_was_left_running_goes_on(deployment: Deployment, airflow_say
     airflow_says("failed")
     deferred(deployment.operator(), context())
     (record,) = deployment.records()
-    deployment.asked(lambda store: leave(store, record, "airflow some-uuid 12345678"))
+    left(deployment, record, Try())
+    assert looked() == []
+
+
+def left(deployment: Deployment, record: Record, ti: Try) -> bool:
+    """What the trigger of a try says when its time is over; whether it may."""
+    instance = Instance(ti.dag_id, ti.run_id, ti.task_id, -1)
+    history = deployment.asked(lambda store: store.history(record.key))
+    ti_id = next(change.actor for change in history if tasks.of_actor(change.actor) == instance).rpartition(", ")[2]
+    return bool(deployment.asked(lambda store: leave(store, record, instance, ti_id)))
+
+
+def test_who_leaves_a_job_that_several_wait_for_has_left_it_alone(
+    deployment: Deployment, airflow_says: Callable[..., None]
+) -> None:
+    """It has no say any more; the others' ends count, and where all have left it, nobody has ended it."""
+    for name in ("train", "other", "third"):
+        deferred(deployment.operator(task_id=name, key="nightly"), context(Try(task_id=name)))
+    (record,) = deployment.records()
+    assert left(deployment, record, Try())
+    for other, third in (("deferred", "failed"), ("deferred", "deferred"), ("unknown", "failed")):
+        airflow_says("failed", other=other, third=third)
+        assert looked() == []
+    assert left(deployment, record, Try(task_id="third"))
+    airflow_says("failed", other="failed", third="failed")
+    assert looked() == ["nightly"]
+
+
+def test_a_job_that_all_have_left_goes_on(deployment: Deployment, airflow_says: Callable[..., None]) -> None:
+    for name in ("train", "other"):
+        deferred(deployment.operator(task_id=name, key="nightly"), context(Try(task_id=name)))
+    (record,) = deployment.records()
+    assert all(left(deployment, record, Try(task_id=name)) for name in ("train", "other"))
+    airflow_says("failed", other="failed")
     assert looked() == []
 
 
 def test_a_job_that_several_wait_for_goes_on_until_all_have_ended(
     deployment: Deployment, airflow_says: Callable[..., None]
 ) -> None:
-    for name in ("train", "other", "train"):
-        deferred(deployment.operator(task_id=name, key="nightly"), context(Try(task_id=name)))
+    tries = [Try(task_id=name) for name in ("train", "other")]
+    for ti in (*tries, tries[0]):
+        deferred(deployment.operator(task_id=ti.task_id, key="nightly"), context(ti))
     (record,) = deployment.records()
     history = deployment.asked(lambda store: store.history(record.key))
     assert [change.lines for change in history[1:]] == [(COME_TO,)], "each is told once"
@@ -175,6 +209,35 @@ def test_a_kill_of_one_of_several_tasks_leaves_the_others_their_job(
     )
     asyncio.run(made_again(one.trigger).on_kill())
     assert (deployment.records()[0].outcome is not None) is cancelled
+
+
+@pytest.mark.parametrize(("leaver", "cancelled"), [("other", True), ("train", False)])
+def test_a_kill_of_one_of_several_tasks_is_nothing_to_who_has_left_the_job(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, leaver: str, cancelled: bool
+) -> None:
+    """The job of a task that is killed is cancelled though another had left it; who has left it is not killed."""
+    monkeypatch.setattr(ending, "task_state", lambda instance: "failed")
+    one, _ = (
+        deferred(deployment.operator("sleep 60", task_id=name, key="nightly"), context(Try(task_id=name)))
+        for name in ("train", "other")
+    )
+    (record,) = deployment.records()
+    assert left(deployment, record, Try(task_id=leaver))
+    asyncio.run(made_again(one.trigger).on_kill())
+    assert (deployment.records()[0].outcome is not None) is cancelled
+
+
+@pytest.mark.parametrize("answer", [{}, {"manual__2026-11-29T00:00:00+00:00": {}}])
+def test_a_task_that_airflow_does_not_list_keeps_its_job_when_it_is_killed(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> None:
+    """As with the janitor: nobody has said that it ended."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: answer)
+    waiting = deferred(deployment.operator("sleep 60"), context())
+    asyncio.run(made_again(waiting.trigger).on_kill())
+    assert deployment.records()[0].outcome is None
 
 
 def test_a_job_that_somebody_else_made_goes_on(deployment: Deployment, airflow_says: Callable[..., None]) -> None:
@@ -236,7 +299,7 @@ def test_a_mapped_task_and_one_that_is_named_like_it_are_told_apart(monkeypatch:
     assert ending.run_states("d", "r", ["a", "a_1"]) == {("a", 1): "failed", ("a", 2): None, ("a_1", -1): "running"}
     instance = {"dag_id": "d", "run_id": "r", "task_id": "a", "map_index": 1}
     assert ending.task_state(instance) == "failed"
-    assert ending.task_state({**instance, "map_index": 3}) == "removed"
+    assert ending.task_state({**instance, "map_index": 3}) == ending.UNLISTED
 
 
 @pytest.mark.promise("O3")

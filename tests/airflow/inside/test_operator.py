@@ -13,13 +13,15 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider import ending, hook, operator
+from airflow_provider.detaching import AGAIN
 from airflow_provider.failures import JobCancelled, JobChanged, JobFailed, JobFailedForGood
 from airflow_provider.operator import DispatchOperator
-from airflow_provider.submission import RETRIED, RETRIES
+from airflow_provider.submission import RETRIES
 from dispatch_core.client import Client
 from dispatch_core.errors import BadInput, StoreUnavailable
 from dispatch_core.plan import Action, Cause, Delay, Plan, Rule, When
 from dispatch_core.record import Result
+from dispatch_core.retries import RETRIED
 from dispatch_core.stores import migrations
 from tests.airflow.inside.conftest import (
     KEY,
@@ -180,7 +182,9 @@ def test_a_retry_after_a_lost_worker_attaches_and_spends_nothing(deployment: Dep
     again = deferred(deployment.operator(retries=2), context(Try(max_tries=2, try_number=2), states))
     assert again.trigger.uid == first.trigger.uid
     (record,) = deployment.records()
-    assert (record.revision, record.budget) == (1, ())
+    assert (record.submissions, record.budget) == ((), ())
+    history = deployment.asked(lambda store: store.history(record.key))
+    assert [change.lines for change in history[1:]] == [(AGAIN,)], "it changes nothing"
 
 
 @pytest.mark.promise("P4")

@@ -45,18 +45,43 @@ def test_the_decorator_that_it_names_is_there() -> None:
     assert made.operator_class is DispatchDecoratedOperator
 
 
-def test_no_secret_is_in_what_is_shown_of_it(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    bait = "bait-in-a-connection"
-    host = {"conn_type": "dispatch", "host": "db", "schema": "x", "login": "ann", "password": bait}
-    monkeypatch.setenv("AIRFLOW_CONN_RECORDS", json.dumps(host))
+BAIT = "bait-in-a-connection"
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        json.dumps({"conn_type": "dispatch", "host": "db", "schema": "x", "login": "ann", "password": BAIT}),
+        json.dumps({"conn_type": "dispatch", "extra": {"url": f"postgresql://ann:{BAIT}@127.0.0.1:1/x"}}),
+        f"dispatch://ann:{BAIT}@127.0.0.1:1/x",
+        json.dumps({"conn_type": "dispatch", "host": "http://127.0.0.1:1/dispatch", "login": "ann", "password": BAIT}),
+    ],
+)
+def test_no_secret_is_in_what_is_shown_of_it(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, records: str
+) -> None:
+    bait = BAIT
+    monkeypatch.setenv("AIRFLOW_CONN_RECORDS", records)
     found = hook.settings("records")
-    assert bait in found.url
+    assert bait in (found.password or found.url)
+    store = found.open_store()
     monkeypatch.setenv("AIRFLOW_CONN_VAULT", json.dumps({"conn_type": "generic", "password": bait}))
     made = deployment.operator(spec={"secret_environment": {"TOKEN": {"connection": "vault"}}})
     ti = Try()
     waiting = deferred(made, context(ti)).trigger
     (record,) = deployment.records()
-    shown = [found, hook.DispatchHook("records"), made, vars(made), waiting, waiting.serialize(), ti.pushed, record]
+    shown = [
+        found,
+        store,
+        vars(store),
+        hook.DispatchHook("records"),
+        made,
+        vars(made),
+        waiting,
+        waiting.serialize(),
+        ti.pushed,
+        record,
+    ]
     shown += [Site(found, None), record.plan, Wanted("k", record.spec, record.plan, "local", "who")]
     for one in shown:
         assert bait not in f"{one!r} {one}"

@@ -246,7 +246,7 @@ async def test_a_task_that_has_ended_cancels_its_job_and_stops_it(
     assert record.settled
 
 
-@pytest.mark.parametrize("state", ["deferred", "queued", "scheduled", "running", "up_for_retry", None])
+@pytest.mark.parametrize("state", ["deferred", "queued", "scheduled", "running", "up_for_retry", None, ending.UNLISTED])
 async def test_a_kill_of_a_task_that_goes_on_does_nothing(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:

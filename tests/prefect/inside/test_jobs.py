@@ -13,7 +13,7 @@ from prefect.exceptions import TerminationSignal
 from dispatch_core.errors import KeyTaken
 from dispatch_core.record import Record, Result
 from dispatch_core.stores.sql import open_store
-from prefect_collection import connections, tasks
+from prefect_collection import connections, errands
 from prefect_collection.blocks import DispatchStore
 from prefect_collection.connections import connected
 from prefect_collection.results import JobCancelled, JobFailed, JobResult
@@ -64,7 +64,7 @@ async def test_a_job_that_succeeds(folder: Path) -> None:
 async def test_a_job_that_settles_later_is_told_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tasks, "_logger", lambda: logging.getLogger("the run"))
+    monkeypatch.setattr(errands, "run_logger", lambda: logging.getLogger("the run"))
     result = await run(folder, "exit 0", settle_seconds=0.0)
     assert (result.outcome, result.settled) == ("succeeded", False)
     left = "job 'train' is not settled 0 s after its outcome; `dispatch supervise` clears away what is left of it"
@@ -103,7 +103,7 @@ async def test_a_task_of_a_cancelled_flow_run_cancels_the_job(
     async def cancelled(flow_runs: object) -> str:
         return "the flow run 'calm-otter' was cancelled"
 
-    monkeypatch.setattr(tasks, told, cancelled)
+    monkeypatch.setattr(errands, told, cancelled)
     task = run(folder)
     await until(lambda: len(lines(folder)) == 1)
     if told == "cancelled_flow_run":
@@ -122,14 +122,14 @@ async def test_a_task_of_a_cancelled_flow_run_cancels_the_job(
 
 
 @pytest.mark.promise("F1")
-@pytest.mark.parametrize("on_timeout", ["leave", "cancel"])
+@pytest.mark.parametrize("on_timeout", ["detach", "cancel"])
 async def test_a_time_limit_of_prefects_is_not_the_jobs(folder: Path, on_timeout: str) -> None:
     """Prefect's limit is a scope of anyio's, in which every await is cancelled again."""
     with anyio.CancelScope(deadline=anyio.current_time() + 4) as limit:
         await run_inline(folder, on_timeout)
     assert limit.cancelled_caught
     record = await read(folder)
-    if on_timeout == "leave":
+    if on_timeout == "detach":
         assert record.outcome is None
         assert is_alive(lines(folder)[0])
     else:
@@ -163,7 +163,7 @@ async def test_prefects_signal_is_a_cancellation_too(folder: Path, monkeypatch: 
     with contextlib.suppress(asyncio.CancelledError):
         await first
     monkeypatch.setattr("prefect_collection.attendance.Supervisor.attend", struck)
-    monkeypatch.setattr(tasks, "cancelled_flow_run", ask)
+    monkeypatch.setattr(errands, "cancelled_flow_run", ask)
     second = run(folder)
     with pytest.raises(TerminationSignal):
         await second
@@ -184,8 +184,9 @@ async def test_one_connection_serves_all_and_is_closed_by_the_last(folder: Path)
     block = DispatchStore(url=f"sqlite:///{folder / 'jobs.db'}", spool=folder / "spool")
     async with connected(block, "local") as first:
         async with connected(block.model_copy(), "local") as second:
-            assert first is second
+            assert (first.store, first.adapter) == (second.store, second.adapter)
         assert await first.store.jobs() == []
     async with connected(block, "local") as third:
-        assert third is not first
+        assert third.store is not first.store
+        assert third.adapter is not first.adapter
     assert not connections._open[asyncio.get_running_loop()]

@@ -11,8 +11,10 @@ from prefect.exceptions import ObjectAlreadyExists
 from sqlalchemy import text
 
 from dispatch_core.errors import StoreUnavailable
+from dispatch_core.stores import migrations
 from dispatch_core.stores.engine import WRITES, make_engine
 from dispatch_core.stores.migrations import current, downgrade, newest, upgrade
+from dispatch_core.stores.schema import REVISION_TABLE
 from prefect_collection import server_database
 from prefect_collection.blocks import DispatchStore
 from prefect_collection.connections import connected
@@ -130,11 +132,35 @@ async def test_nothing_is_made_in_another_database(server: Server, tmp_path: Pat
     assert not (tmp_path / "missing.db").exists()
 
 
-async def test_tables_of_another_revision_are_refused(server: Server) -> None:
+@pytest.mark.promise("F1")
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (None, r"has no tables of dispatch; run `python -m prefect_collection\.setup`"),
+        (
+            "0001",
+            r"of revision 0001, and this version of dispatch needs 0002; run `python -m prefect_collection\.setup`",
+        ),
+        ("9999", r"of revision 9999, which a newer dispatch has made"),
+    ],
+    ids=["none", "older", "newer"],
+)
+async def test_tables_of_another_revision_are_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: str | None, why: str
+) -> None:
     await set_up()
-    await downgrade(server.url, "base")
-    with pytest.raises(StoreUnavailable, match=r"of revision none.*prefect_collection\.setup"):
-        await prove(server.url, None, (FLOW_RUN,))
+    if found is None:
+        await downgrade(server.url, "base")
+    elif found == newest():
+        monkeypatch.setattr(migrations, "newest", lambda: "0002")
+    else:
+        await execute(server.url, f"UPDATE {REVISION_TABLE} SET version_num = '{found}'")
+    before = (tmp_path / "prefect.db").read_bytes()
+    with pytest.raises(StoreUnavailable, match=why) as refused:
+        async with connected(DispatchStore.of_server(spool=tmp_path / "spool"), "local", (FLOW_RUN,)):
+            pass
+    assert "\n" not in str(refused.value)
+    assert (tmp_path / "prefect.db").read_bytes() == before
 
 
 @pytest.mark.promise("F1")
@@ -150,6 +176,11 @@ async def test_on_postgresql_the_tables_have_a_schema_of_their_own(
     await prefects_tables(url, "UUID", "JSON")
     played = Server(url)
     play(monkeypatch, played)
+    with pytest.raises(StoreUnavailable, match=r"named like the server's database user.*nothing was made"):
+        await set_up()
+    assert await current(url, schema="dispatch") is None
+    await execute(url, "CREATE ROLE prefect SUPERUSER LOGIN", making=True)
+    played.url = url = url.replace("//dispatch@", "//prefect@")
     await set_up()
     assert server_schema(url, None) == "dispatch"
     engine = make_engine(url)
