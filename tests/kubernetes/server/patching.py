@@ -6,7 +6,6 @@ write. Strategic merge knows no merge keys here (lists are replaced), and apply 
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
@@ -14,6 +13,7 @@ import jsonpatch
 
 from tests.kubernetes.server.kinds import Resource
 from tests.kubernetes.server.refusing import Refused, bad_request, patch_failed
+from tests.kubernetes.server.storage import copied
 
 JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
@@ -40,15 +40,15 @@ def _json_patch(found: dict[str, Any], patch: Any) -> Any:
         raise bad_request(
             "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
         )
-    copied = copy.deepcopy(found)
+    result = copied(found)
     try:
         for operation in patch:
-            if _tests_absence(copied, operation):
+            if _tests_absence(result, operation):
                 continue
-            copied = jsonpatch.apply_patch(copied, [operation])
+            result = jsonpatch.apply_patch(result, [operation])
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         raise patch_failed() from error
-    return copied
+    return result
 
 
 def _tests_absence(found: dict[str, Any], operation: dict[str, Any]) -> bool:

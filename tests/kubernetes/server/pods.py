@@ -7,7 +7,6 @@ says so with 400.
 from __future__ import annotations
 
 import asyncio
-import copy
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -16,7 +15,7 @@ from tests.kubernetes.server.controllers.loop import set_condition
 from tests.kubernetes.server.kinds import BUDGET, POD
 from tests.kubernetes.server.refusing import Refused, bad_request, not_found
 from tests.kubernetes.server.removing import delete
-from tests.kubernetes.server.storage import Object
+from tests.kubernetes.server.storage import Object, copied
 
 if TYPE_CHECKING:
     from tests.kubernetes.server import ApiServer
@@ -91,7 +90,7 @@ def evicted(server: ApiServer, call: Call) -> web.StreamResponse:
             raise Refused(
                 429, "TooManyRequests", BUDGET_MESSAGE, {"causes": [cause], "retryAfterSeconds": 10}, retry_after=10
             )
-    changed = copy.deepcopy(pod)
+    changed = copied(pod)
     set_condition(changed["status"], "DisruptionTarget", True, "EvictionByEvictionAPI", EVICTING, lastProbeTime=None)
     delete(server.store, POD, server.store.update(POD, changed), "Background")
     body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

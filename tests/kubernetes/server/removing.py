@@ -7,13 +7,12 @@ Background lets it go first, Orphan strips the dependents of it; what names an o
 from __future__ import annotations
 
 import asyncio
-import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.kubernetes.server.kinds import JOB, POD, Resource
 from tests.kubernetes.server.refusing import conflict
-from tests.kubernetes.server.storage import Change, Object, Store, key_of, owner_uids, stamp
+from tests.kubernetes.server.storage import Change, Object, Store, copied, key_of, owner_uids, stamp
 
 FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 ORPHANS_WARNING = (
@@ -46,7 +45,7 @@ def stored(store: Store, resource: Resource, changed: Object) -> Object:
 
 def delete(store: Store, resource: Resource, found: Object, policy: str, grace: int | None = None) -> Object | None:
     """Delete an object; the object while it stays, None when it is gone."""
-    found = copy.deepcopy(found)
+    found = copied(found)
     metadata = found["metadata"]
     kept = [name for name in metadata.get("finalizers") or () if name not in FINALIZERS.values()]
     kept += [FINALIZERS[policy]] if policy in FINALIZERS else []
@@ -140,7 +139,7 @@ class Collector:
 
     def _release_dependents(self, uid: str) -> None:
         for resource, dependent in self._store.owned_by(uid):
-            released = copy.deepcopy(dependent)
+            released = copied(dependent)
             owners = [owner for owner in released["metadata"]["ownerReferences"] if owner["uid"] != uid]
             released["metadata"]["ownerReferences"] = owners
             if not owners:
@@ -148,7 +147,7 @@ class Collector:
             self._store.update(resource, released)
 
     def _without(self, resource: Resource, found: Object, finalizer: str) -> None:
-        freed = copy.deepcopy(found)
+        freed = copied(found)
         freed["metadata"]["finalizers"].remove(finalizer)
         if not freed["metadata"]["finalizers"]:
             del freed["metadata"]["finalizers"]

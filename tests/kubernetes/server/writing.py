@@ -6,7 +6,6 @@ says, and only then the store, or for a dry run nothing.
 
 from __future__ import annotations
 
-import copy
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from tests.kubernetes.server import patching, removing, shaping
 from tests.kubernetes.server.kinds import NAMESPACE, QUOTA, Resource
 from tests.kubernetes.server.refusing import already_exists, bad_request, forbidden, modified, not_found
-from tests.kubernetes.server.storage import Object, Store, stamp
+from tests.kubernetes.server.storage import Object, Store, copied, stamp
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Writer:
     validating: list[Admission] = field(default_factory=list)
 
     def create(self, resource: Resource, namespace: str, body: Object, write: Write) -> Object:
-        made = copy.deepcopy(body)
+        made = copied(body)
         metadata = self._checked_metadata(resource, namespace, made)
         self._check_fields(resource, made, write)
         for name in ("resourceVersion", "uid", "creationTimestamp", "deletionTimestamp", "managedFields"):
@@ -102,7 +101,7 @@ class Writer:
         found = self.store.get(resource, *key)
         if found is None:
             raise not_found(resource, key[1])
-        wanted = copy.deepcopy(body)
+        wanted = copied(body)
         wanted.setdefault("metadata", {}).setdefault("name", key[1])
         for name in ("creationTimestamp", "generation", "namespace"):
             if name in found["metadata"]:
@@ -166,7 +165,7 @@ class Writer:
             after.pop("status", None)
             if "status" in found:
                 after["status"] = found["status"]
-        return copy.deepcopy(after)
+        return copied(after)
 
     @staticmethod
     def _admit(

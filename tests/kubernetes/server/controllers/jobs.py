@@ -8,8 +8,6 @@ Not here: backoffLimitPerIndex, maxFailedIndexes, elastic indexed Jobs.
 
 from __future__ import annotations
 
-import copy
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +15,7 @@ from tests.kubernetes.server import shaping
 from tests.kubernetes.server.controllers.loop import Loop, condition, emit, is_true, owner_reference, set_condition
 from tests.kubernetes.server.kinds import JOB, POD
 from tests.kubernetes.server.removing import delete, stored
-from tests.kubernetes.server.storage import Object, key_of, read_stamp, stamp
+from tests.kubernetes.server.storage import Object, copied, key_of, read_stamp, stamp
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -76,7 +74,7 @@ class Jobs(Loop):
     def settle(self, found: Object) -> None:
         if found["spec"].get("managedBy", OURS) != OURS:
             return
-        pods = [copy.deepcopy(pod) for _, pod in self.store.owned_by(found["metadata"]["uid"], POD)]
+        pods = [copied(pod) for _, pod in self.store.owned_by(found["metadata"]["uid"], POD)]
         if deleting(found) or finished(found):
             self._untrack(pods)
             if finished(found) and not deleting(found):
@@ -85,7 +83,7 @@ class Jobs(Loop):
         self._advance(found, pods)
 
     def _advance(self, job: Object, pods: list[Object]) -> None:
-        status = copy.deepcopy(job.get("status") or {})
+        status = copied(job.get("status") or {})
         counted = [pod for pod in pods if TRACKING in (pod["metadata"].get("finalizers") or ())]
         verdict = self._known_verdict(status) or self._verdict(job, status, counted)
         suspended = job["spec"].get("suspend") and verdict is None
@@ -251,7 +249,7 @@ class Jobs(Loop):
             self._create_pod(job, free[place] if spec["completionMode"] == "Indexed" else None)
 
     def _create_pod(self, job: Object, index: int | None) -> None:
-        pod = copy.deepcopy(job["spec"]["template"])
+        pod = copied(job["spec"]["template"])
         metadata = pod.setdefault("metadata", {})
         base = job["metadata"]["name"] + ("-" if index is None else f"-{index}-")
         metadata |= {"name": base[:58] + shaping.random_suffix(), "generateName": base}
@@ -270,7 +268,7 @@ class Jobs(Loop):
         for pod in pods:
             now = self.store.get(POD, *key_of(pod))
             if now is not None and TRACKING in (now["metadata"].get("finalizers") or ()):
-                freed = json.loads(json.dumps(now))
+                freed = copied(now)
                 freed["metadata"]["finalizers"].remove(TRACKING)
                 if not freed["metadata"]["finalizers"]:
                     del freed["metadata"]["finalizers"]

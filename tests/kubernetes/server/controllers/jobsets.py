@@ -8,7 +8,6 @@ Not here: startupPolicy, DependsOn, coordinator, volumes, runtimes (runtimeRef i
 
 from __future__ import annotations
 
-import copy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +16,7 @@ from tests.kubernetes.server.controllers.jobs import deleting
 from tests.kubernetes.server.controllers.loop import Loop, condition, is_true, owner_reference, set_condition
 from tests.kubernetes.server.kinds import JOB, JOBSET, TRAINJOB, Resource
 from tests.kubernetes.server.removing import delete
-from tests.kubernetes.server.storage import Object, key_of, read_stamp, stamp
+from tests.kubernetes.server.storage import Object, copied, key_of, read_stamp, stamp
 
 PREFIX = "jobset.sigs.k8s.io"
 
@@ -39,7 +38,7 @@ def _make(loop: Loop, resource: Resource, owner: Object, made: Object) -> None:
 
 def _follow_suspend(loop: Loop, resource: Resource, child: Object, suspend: bool) -> None:
     if child["spec"].get("suspend", False) != suspend:
-        changed = copy.deepcopy(child)
+        changed = copied(child)
         changed["spec"]["suspend"] = suspend
         changed["metadata"]["generation"] = changed["metadata"].get("generation", 1) + 1
         loop.store.update(resource, changed)
@@ -53,7 +52,7 @@ class JobSets(Loop):
     def settle(self, found: Object) -> None:
         if deleting(found):
             return
-        status = copy.deepcopy(found.get("status") or {})
+        status = copied(found.get("status") or {})
         status.setdefault("restarts", 0)
         jobs = [job for _, job in self.store.owned_by(found["metadata"]["uid"], JOB)]
         current = [job for job in jobs if _restart_of(job) == status["restarts"]]
@@ -146,7 +145,7 @@ def _restart_of(job: Object) -> int:
 
 
 def _child(found: Object, status: Object, row: dict[str, Any], index: int) -> Object:
-    template = copy.deepcopy(row["template"])
+    template = copied(row["template"])
     name = found["metadata"]["name"]
     labels = {
         f"{PREFIX}/jobset-name": name,
@@ -175,7 +174,7 @@ class TrainJobs(Loop):
     def settle(self, found: Object) -> None:
         if deleting(found) or is_true(found, "Complete") or is_true(found, "Failed"):
             return
-        status = copy.deepcopy(found.get("status") or {})
+        status = copied(found.get("status") or {})
         suspend = bool(found["spec"].get("suspend"))
         if suspend:
             set_condition(status, "Suspended", True, "Suspended", "TrainJob is suspended")

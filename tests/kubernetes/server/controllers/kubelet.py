@@ -9,7 +9,6 @@ Not here: restarts inside a pod, init containers, probes, volumes, more than one
 from __future__ import annotations
 
 import asyncio
-import copy
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.kubernetes.server.controllers.loop import emit, set_condition
 from tests.kubernetes.server.controllers.programs import Played, Program, environment_of, expanded
 from tests.kubernetes.server.kinds import POD
 from tests.kubernetes.server.removing import delete, stored
-from tests.kubernetes.server.storage import Change, Object, Store, key_of, stamp
+from tests.kubernetes.server.storage import Change, Object, Store, copied, key_of, stamp
 
 NODE = "node-1"
 UNITS = {"m": 1e-3, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -111,7 +110,7 @@ class Kubelet:
     def _change(self, pod: Object | None, change: Callable[[Object], None]) -> Object | None:
         if pod is None:
             return None
-        changed = copy.deepcopy(pod)
+        changed = copied(pod)
         change(changed)
         return stored(self.store, POD, changed)
 

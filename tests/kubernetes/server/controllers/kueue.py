@@ -8,7 +8,6 @@ Not here: cohorts and borrowing, AdmissionChecks, waitForPodsReady, partial admi
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
@@ -33,7 +32,7 @@ from tests.kubernetes.server.kinds import (
 )
 from tests.kubernetes.server.refusing import Refused, internal
 from tests.kubernetes.server.removing import stored
-from tests.kubernetes.server.storage import Change, Key, Object, Store, key_of
+from tests.kubernetes.server.storage import Change, Key, Object, Store, copied, key_of
 from tests.kubernetes.server.writing import Write
 
 GATE = "kueue.x-k8s.io/admission-gated-by"
@@ -205,7 +204,7 @@ class QueuedJobs(Loop):
         elif end is not None:
             self._finish(found, workloads[0], end)
         elif not deleting(workloads[0]):
-            self._keep(found, copy.deepcopy(workloads[0]))
+            self._keep(found, copied(workloads[0]))
         else:
             self._free(workloads)
 
@@ -220,21 +219,21 @@ class QueuedJobs(Loop):
         name = (job["metadata"].get("labels") or {}).get(PRIORITY, "")
         known = self.store.get(PRIORITY_CLASS, "", name) or {}
         spec = {"active": True, "queueName": queue_of(job), "priority": known.get("value", 0)}
-        spec["podSets"] = copy.deepcopy(pod_sets(self.resource, job))
+        spec["podSets"] = copied(pod_sets(self.resource, job))
         made = self.store.create(WORKLOAD, {"metadata": metadata, "spec": spec})
         emit(self.store, self.resource, job, "CreatedWorkload", f"Created Workload: {made['metadata']['name']}")
 
     def _free(self, workloads: list[Object]) -> None:
         for workload in workloads:
             if IN_USE in (workload["metadata"].get("finalizers") or ()):
-                freed = copy.deepcopy(workload)
+                freed = copied(workload)
                 freed["metadata"]["finalizers"].remove(IN_USE)
                 stored(self.store, WORKLOAD, freed)
 
     def _finish(self, job: Object, workload: Object, end: str) -> None:
         if not is_true(workload, "Finished"):
             said = condition(job["status"]["conditions"], end) or {}
-            status = copy.deepcopy(workload.get("status") or {})
+            status = copied(workload.get("status") or {})
             _set(workload, status, "Finished", True, ENDS[end], said["message"])
             workload = self.store.update(WORKLOAD, {**workload, "status": status})
         self._free([workload])
@@ -248,7 +247,7 @@ class QueuedJobs(Loop):
             annotations[GATE] = gate_of(job)
         if not annotations:
             del workload["metadata"]["annotations"]
-        status = copy.deepcopy(workload.get("status") or {})
+        status = copied(workload.get("status") or {})
         pods = list(pods_of(self.store, job["metadata"]["uid"]))
         self._readiness(workload, status, pods)
         runs = is_true(workload, "Admitted") and not is_true(workload, "Evicted")
@@ -304,10 +303,10 @@ class Admission(Loop):
             for workload in sorted(self.store.all(WORKLOAD), key=_rank):
                 now = self.store.get(WORKLOAD, *key_of(workload))
                 if now is not None and not is_true(now, "Finished") and not deleting(now):
-                    self.settle(copy.deepcopy(now))
+                    self.settle(copied(now))
 
     def settle(self, found: Object) -> None:
-        status = copy.deepcopy(found.get("status") or {})
+        status = copied(found.get("status") or {})
         evicted = is_true(found, "Evicted")
         known = condition(status.get("conditions"), "Evicted") or {}
         if not found["spec"].get("active", True):
@@ -410,7 +409,7 @@ class Admission(Loop):
     def _preempt(self, preemptor: Object, victim: Object) -> None:
         if is_true(victim, "Evicted"):
             return
-        status = copy.deepcopy(victim["status"])
+        status = copied(victim["status"])
         uid = preemptor["metadata"]["uid"]
         message = f"Preempted to accommodate a workload (UID: {uid}) due to prioritization in the ClusterQueue"
         evict(victim, status, "Preempted", message)

@@ -7,7 +7,6 @@ see, and trip over, the state in between.
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from typing import Any
 
 from tests.kubernetes.server.kinds import EVENT, Resource
 from tests.kubernetes.server.removing import stored
-from tests.kubernetes.server.storage import Change, Key, Object, Store, key_of, stamp
+from tests.kubernetes.server.storage import Change, Key, Object, Store, copied, key_of, stamp
 
 Condition = dict[str, Any]
 
@@ -104,7 +103,7 @@ class Loop(ABC):
             for key in await self._due():
                 found = self.store.get(self.resource, *key)
                 if found is not None:
-                    self.settle(copy.deepcopy(found))
+                    self.settle(copied(found))
 
     @abstractmethod
     def settle(self, found: Object) -> None:

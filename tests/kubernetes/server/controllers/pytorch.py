@@ -8,7 +8,6 @@ Not here: elastic policy, the restart policies ExitCode and Always, the services
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from tests.kubernetes.server import shaping
@@ -16,7 +15,7 @@ from tests.kubernetes.server.controllers.jobs import deleting, ended
 from tests.kubernetes.server.controllers.loop import Loop, condition, is_true, owner_reference, set_condition
 from tests.kubernetes.server.kinds import POD, PYTORCHJOB
 from tests.kubernetes.server.removing import delete
-from tests.kubernetes.server.storage import Object, stamp
+from tests.kubernetes.server.storage import Object, copied, stamp
 
 PREFIX = "training.kubeflow.org"
 
@@ -36,7 +35,7 @@ class PyTorchJobs(Loop):
     def settle(self, found: Object) -> None:
         if deleting(found):
             return
-        status = copy.deepcopy(found.get("status") or {})
+        status = copied(found.get("status") or {})
         pods = [pod for _, pod in self.store.owned_by(found["metadata"]["uid"], POD)]
         name = found["metadata"]["name"]
         if is_true(found, "Succeeded") or is_true(found, "Failed"):
@@ -104,7 +103,7 @@ class PyTorchJobs(Loop):
                 delete(self.store, POD, pod, "Background")
 
     def _make(self, found: Object, kind: str, spec: dict[str, Any], index: int) -> None:
-        pod = copy.deepcopy(spec["template"])
+        pod = copied(spec["template"])
         name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
         labels = {"job-name": name, "replica-type": kind, "replica-index": str(index)}
         labels |= {"operator-name": "pytorchjob-controller", **({"job-role": "master"} if kind == "master" else {})}
