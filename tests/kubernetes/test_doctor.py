@@ -29,7 +29,7 @@ async def test_a_plain_cluster_is_fine_with_notes(tmp_path: Path) -> None:
     async with ApiServer() as server:
         told = await found(KubernetesCluster(name="test", kubeconfig=str(kubeconfig(server.url, tmp_path))))
         assert told == {
-            **{"server": True, "jobs": True, "pods": True, "create": True},
+            **{"server": True, "jobs": True, "pods": True, "configmaps": True, "create": True},
             **{"deadlines": None, "gate": None, "calls": True},
         }
         assert not [asked for asked in server.requests if asked.verb == "create" and asked.query.get("dryRun") != "All"]

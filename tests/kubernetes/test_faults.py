@@ -134,7 +134,12 @@ async def test_the_cluster_collects_what_is_created_after_settlement(tmp_path: P
         launch = case.launch(rig.payload(case.line), attempt=2)
         server.faults.carry_out_late("create", JOBS, seconds=1.0)
         assert (await case.adapter.start(launch, {}, await case.in_time())).answer is Answer.UNKNOWN
-        await rig.adapter.settled(case.uid)
+        assert await rig.adapter.kept() == {case.uid}
+        await rig.adapter.settled(case.uid, (early.name, launch.name))
+        async for _ in rig.patiently():
+            if not await rig.adapter.kept():  # the collector lets go of what it owns first
+                break
+        assert await rig.adapter.kept() == frozenset()
         await asyncio.gather(*server.faults.late)
         async for _ in rig.patiently():
             if [row.id for row in (await case.find()).objects] == [early.id]:

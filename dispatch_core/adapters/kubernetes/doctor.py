@@ -12,7 +12,7 @@ from dispatch_core.adapters.contract import Finding
 from dispatch_core.adapters.kubernetes import kinds, policies
 from dispatch_core.adapters.kubernetes.calls import REQUEST_SECONDS
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
-from dispatch_core.adapters.kubernetes.kinds import POD, UID, WORKLOAD, Sort
+from dispatch_core.adapters.kubernetes.kinds import OWNER, POD, UID, WORKLOAD, Sort
 from dispatch_core.adapters.kubernetes.scheduler import KubernetesScheduler
 from dispatch_core.adapters.kubernetes.transport import Lost, NotSent
 from dispatch_core.errors import BadInput, SchedulerUnavailable
@@ -42,7 +42,7 @@ async def _findings(adapter: KubernetesScheduler) -> AsyncGenerator[Finding, Non
         return
     yield Finding(name="server", ok=True, text=f"Kubernetes {answered.body.get('gitVersion', '?')}")
     cluster = adapter.cluster
-    wanted = [*adapter.lister.sorts, POD, *([WORKLOAD] if cluster.kueue else [])]
+    wanted = [*adapter.lister.sorts, POD, OWNER, *([WORKLOAD] if cluster.kueue else [])]
     for sort in wanted:
         yield await _can_list(adapter, sort)
     yield await _can_create(adapter)

@@ -324,14 +324,19 @@ def _with_queue(written: Body, queue: str, held_queue: str | None) -> None:
         metadata["annotations"][kinds.QUEUE] = queue
 
 
-def owner_body(uid: str, key: str) -> Body:
+WITH_SECRETS = "secrets"
+"""What an owner holds where its job has secrets: they are deleted before it."""
+
+
+def owner_body(uid: str, key: str, secrets: bool) -> Body:
     """The object that owns all that a job makes: what is created once it is deleted, the cluster collects."""
     metadata = {
         "name": owner_name(uid),
         "labels": {kinds.UID: uid, kinds.KEY_HASH: kinds.key_hash(key)},
         "annotations": {kinds.KEY: key},
     }
-    return {"apiVersion": kinds.OWNER.api, "kind": kinds.OWNER.kind, "metadata": metadata}
+    data = {WITH_SECRETS: "each has the name of its object"} if secrets else {}
+    return {"apiVersion": kinds.OWNER.api, "kind": kinds.OWNER.kind, "metadata": metadata, "data": data}
 
 
 def owner_name(uid: str) -> str:

@@ -109,8 +109,8 @@ def roles(cluster: KubernetesCluster) -> list[dict[str, Any]]:
         for kind in cluster.kinds
     ]
     rules += [
-        _rule("", "configmaps", "create", "get", "delete"),
-        _rule("", "secrets", "create"),
+        _rule("", "configmaps", "create", "get", "list", "delete"),
+        _rule("", "secrets", "create", "delete"),
         _rule("", "pods", "get", "list"),
         _rule("", "pods/log", "get"),
     ]

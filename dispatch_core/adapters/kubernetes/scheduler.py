@@ -14,11 +14,11 @@ from datetime import datetime
 from functools import partial
 
 from dispatch_core.adapters.contract import Adapter, Job, Launch, Piece, Target
-from dispatch_core.adapters.kubernetes import kinds, manifest, output, patches, policies, starting
+from dispatch_core.adapters.kubernetes import kinds, manifest, output, patches, policies, settling, starting
 from dispatch_core.adapters.kubernetes.calls import REQUEST_SECONDS, Calls
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.hostclock import CLOCK_SECONDS
-from dispatch_core.adapters.kubernetes.kinds import JOB, OWNER, uid_of
+from dispatch_core.adapters.kubernetes.kinds import JOB, uid_of
 from dispatch_core.adapters.kubernetes.listing import Lister
 from dispatch_core.adapters.kubernetes.transport import Api, Lost, NotSent
 from dispatch_core.adapters.kubernetes.watching import Changes, Stream, marks_for
@@ -230,15 +230,6 @@ class KubernetesScheduler:
         await self.calls.in_time(deadline)
         return Reply(answer=Answer.DONE)
 
-    async def settled(self, uid: str) -> None:
-        """Delete a settled job's owner, and leave what it owns: what is created from now on, the cluster collects.
-        Raises SchedulerUnavailable."""
-        path = OWNER.path(self.cluster.namespace, manifest.owner_name(uid))
-        try:
-            await self.api.request("DELETE", path, None, LEAVING_ALL, seconds=REQUEST_SECONDS)
-        except (NotSent, Lost) as error:
-            raise SchedulerUnavailable(str(error)) from error
-
     async def hold(self, target: Target, deadline: datetime) -> Reply:
         if self.cluster.kueue:
             return await self.calls.active(target, deadline, False)
@@ -256,6 +247,13 @@ class KubernetesScheduler:
         sort = self.lister.sort_of.get(target.id, self.lister.sorts[0])
         return await output.read(self.api, self.lister, sort, target, stream, begin, length)
 
+    async def settled(self, uid: str, names: tuple[str, ...]) -> None:
+        """From now on the cluster collects what is created for this job."""
+        await settling.settled(self.api, self.cluster, uid, names)
+
+    async def kept(self) -> frozenset[str]:
+        return await settling.kept(self.lister)
+
     async def close(self) -> None:
         self._closed = True
         await self._listings.close()
@@ -265,6 +263,3 @@ class KubernetesScheduler:
         if self._following:
             await asyncio.wait(self._following)
         await self.api.close()
-
-
-LEAVING_ALL = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Orphan"}

@@ -29,7 +29,7 @@ async def start(
 ) -> Reply:
     """Create an attempt's object, gated. Raises Late, Lost and NotSent."""
     await calls.in_time(deadline)
-    owner = await _owner(calls, cluster, launch, deadline)
+    owner = await _owner(calls, cluster, launch, bool(secrets), deadline)
     if isinstance(owner, Reply):
         return owner
     if secrets:
@@ -51,12 +51,14 @@ async def start(
     return Reply(answer=Answer.UNKNOWN, text=text)
 
 
-async def _owner(calls: Calls, cluster: KubernetesCluster, launch: Launch, deadline: datetime) -> Json | Reply:
+async def _owner(
+    calls: Calls, cluster: KubernetesCluster, launch: Launch, secrets: bool, deadline: datetime
+) -> Json | Reply:
     """The job's owner object, made by whoever comes first."""
     name = manifest.owner_name(launch.uid)
     there = await calls.get(OWNER, name, deadline)
     if there.status == 404:
-        body = manifest.owner_body(launch.uid, launch.key)
+        body = manifest.owner_body(launch.uid, launch.key, secrets)
         there = await calls.send("POST", OWNER.path(cluster.namespace), deadline, body)
         if there.status == 409:
             there = await calls.get(OWNER, name, deadline)
