@@ -7,15 +7,19 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 from dispatch_core.adapters.conformance import Rig
+from dispatch_core.adapters.kubernetes import policies
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.scheduler import KubernetesScheduler
 from dispatch_core.plan import Spec
 from tests.adapters.local import PAYLOAD, RECITAL, read
+from tests.kubernetes.client import Client
 from tests.kubernetes.server import ADMIN_TOKEN, ApiServer
+from tests.kubernetes.server.kinds import BINDING, JOBSET, POLICY, PYTORCHJOB, TRAINJOB
 
 
 def kubeconfig(url: str, folder: Path, token: str = ADMIN_TOKEN) -> Path:
@@ -33,28 +37,73 @@ def kubeconfig(url: str, folder: Path, token: str = ADMIN_TOKEN) -> Path:
     return path
 
 
-class KubernetesRig(Rig):
-    """One connection; what payloads write is on this machine, where the test server runs them."""
+class World(NamedTuple):
+    """A cluster of the tests."""
 
-    quiet_seconds = 1.0
+    name: str
+    kind: str = "Job"
+    """What payloads run in."""
+    kueue: bool = False
+    admission_gates: bool = True
+    policies: bool = False
+    """Whether an administrator has applied what `dispatch doctor --policies` prints."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self.folder = folder
-        self.cluster = KubernetesCluster(
+    def server(self) -> ApiServer:
+        kinds = (JOBSET, TRAINJOB, PYTORCHJOB)
+        return ApiServer(install=kinds, kueue=self.kueue, admission_gates=self.admission_gates)
+
+    def cluster(self, url: str, folder: Path) -> KubernetesCluster:
+        return KubernetesCluster(
             name="test",
             kubeconfig=str(kubeconfig(url, folder)),
+            kinds=tuple(dict.fromkeys(("Job", self.kind))),
+            kueue=self.kueue,
+            queue="training" if self.kueue else None,
+            held_queue=None if self.admission_gates else "parked",
             image="registry.example/test:1",
-            poll_seconds=0.1,
+            poll_seconds=0.02,
             absence_seconds=5.0,
             proxy_seconds=0.0,
         )
+
+
+PLAIN = World("jobs")
+WORLDS = (
+    PLAIN,
+    World("jobs under Kueue", kueue=True),
+    World("jobs in a held queue", kueue=True, admission_gates=False),
+    World("JobSets", "JobSet"),
+    World("TrainJobs with policies", "TrainJob", policies=True),
+    World("PyTorchJobs", "PyTorchJob"),
+)
+MORE_WORLDS = (
+    World("jobs with policies", policies=True),
+    World("JobSets under Kueue with policies", "JobSet", kueue=True, policies=True),
+    World("PyTorchJobs under Kueue with policies", "PyTorchJob", kueue=True, policies=True),
+    World("TrainJobs under Kueue", "TrainJob", kueue=True),
+)
+
+
+class KubernetesRig(Rig):
+    """One connection; what payloads write is on this machine, where the test server runs them."""
+
+    quiet_seconds = 0.4
+
+    def __init__(self, url: str, folder: Path, world: World = PLAIN) -> None:
+        self.folder, self.world = folder, world
+        self.cluster = world.cluster(url, folder)
         self.adapter: KubernetesScheduler = KubernetesScheduler(self.cluster)
+        self.options: dict[str, str | int | float | bool | tuple[str, ...]] = {"grace_seconds": 1}
+        if world.kind != "Job":
+            self.options["kind"] = world.kind
+        if world.kind == "TrainJob":
+            self.options = {"kind": world.kind, "runtime": "torch"}
 
     def payload(self, line: str, *, waits: bool = False, exit_code: int = 0, signal: int = 0) -> Spec:
         go = str(self.folder / f"go-{line}") if waits else ""
         return Spec(
             command=("sh", "-c", PAYLOAD, "sh", line, str(self.folder / "lines"), go, str(exit_code), str(signal)),
-            options={"grace_seconds": 1},
+            options=self.options,
         )
 
     async def go(self, line: str) -> None:
@@ -67,7 +116,7 @@ class KubernetesRig(Rig):
 
     def recital(self, place: str, arguments: tuple[str, ...], names: tuple[str, ...]) -> Spec:
         told = (str(self.folder / f"recital-{place}"), json.dumps(names))
-        return Spec(command=("/usr/bin/python3", "-I", "-S", "-c", RECITAL, *told, *arguments))
+        return Spec(command=("/usr/bin/python3", "-I", "-S", "-c", RECITAL, *told, *arguments), options=self.options)
 
     async def recited(self, place: str) -> tuple[list[str], dict[str, str | None]] | None:
         with contextlib.suppress(FileNotFoundError):
@@ -84,10 +133,22 @@ class KubernetesRig(Rig):
 
 
 @contextlib.asynccontextmanager
-async def kubernetes_rig(folder: Path) -> AsyncIterator[KubernetesRig]:
-    async with ApiServer() as server:
-        rig = KubernetesRig(server.url, folder)
+async def kubernetes_rig(folder: Path, world: World = PLAIN) -> AsyncIterator[KubernetesRig]:
+    async with served(folder, world) as (_, rig):
+        yield rig
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path, world: World = PLAIN) -> AsyncIterator[tuple[ApiServer, KubernetesRig]]:
+    """A server, as the world has it, and a connection to it."""
+    async with world.server() as server:
+        rig = KubernetesRig(server.url, folder, world)
+        if world.policies:
+            async with Client(server) as client:
+                for told in policies.policies(rig.cluster):
+                    resource = POLICY if told["kind"] == POLICY.kind else BINDING
+                    await client.json("POST", f"/apis/{resource.api_version}/{resource.plural}", told)
         try:
-            yield rig
+            yield server, rig
         finally:
             await rig.adapter.close()

@@ -59,13 +59,13 @@ class Sort(NamedTuple):
 
 
 SPEC_SUSPEND = ("spec", "suspend")
-JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_NAME, JOBSET_UID = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/jobset-uid"
 
 JOB = Sort(
     *("Job", "batch", "v1", "jobs", SPEC_SUSPEND),
     *("batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"),
 )
-JOBSET = Sort("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets", SPEC_SUSPEND, JOBSET_NAME)
+JOBSET = Sort("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets", SPEC_SUSPEND, JOBSET_NAME, JOBSET_UID)
 TRAINJOB = Sort("TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs", SPEC_SUSPEND, JOBSET_NAME)
 PYTORCHJOB = Sort(
     *("PyTorchJob", "kubeflow.org", "v1", "pytorchjobs", ("spec", "runPolicy", "suspend")),

@@ -149,6 +149,7 @@ def _child(found: Object, status: Object, row: dict[str, Any], index: int) -> Ob
     name = found["metadata"]["name"]
     labels = {
         f"{PREFIX}/jobset-name": name,
+        f"{PREFIX}/jobset-uid": found["metadata"]["uid"],
         f"{PREFIX}/replicatedjob-name": row["name"],
         f"{PREFIX}/job-index": str(index),
         f"{PREFIX}/restart-attempt": str(status["restarts"]),
