@@ -89,7 +89,8 @@ class KubernetesScheduler:
         landed, a copy of an earlier one is refused, and a late create meets its own name, or an owner that is gone.
         What no bound covers is a server that stalls between admission and its write for longer than its timeout.
         """
-        landing = REQUEST_SECONDS + (2.0 if self.refuses_late else self.cluster.proxy_seconds)
+        proxy = self.cluster.proxy_seconds
+        landing = REQUEST_SECONDS + (min(2.0, proxy) if self.refuses_late else proxy)
         return Bounds(
             call_seconds=CLOCK_SECONDS,
             landing_seconds=landing,

@@ -2,7 +2,8 @@
 
 One rule: whether a request can have had an effect is always known. `NotSent` says that it was never written; anything
 else that broke is `Lost`, and may have been carried out. The library reads configuration and credentials and opens the
-connection; it decides nothing, and repeats nothing that changes anything.
+connection; it decides nothing. Below it, aiohttp sends a GET or a DELETE once more where a connection that it had kept
+was closed under it, and neither a POST nor a PATCH; so a call, of which each copy counts, is one of these.
 """
 
 from __future__ import annotations
@@ -68,7 +69,6 @@ class Api:
                 f"cluster {cluster.name}: Kubernetes needs {error.name}: pip install 'dispatch-supervisor[kubernetes]'"
             ) from error
         self.clock = HostClock()
-        self.requests = 0
         self._cluster = cluster
         self._client: Any = None
         self._opening = asyncio.Lock()
