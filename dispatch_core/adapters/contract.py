@@ -103,6 +103,8 @@ class Piece(Value, frozen=True):
     """Bytes that the run has written to this stream so far; fewer than before where somebody has shortened it."""
     path: str = ""
     """Where the log is, or was, as far as that is known."""
+    why: str = ""
+    """Why an opened run has not begun, in one line, where the scheduler tells."""
 
 
 class Adapter(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dispatch_core.adapters.contract import Job
+from dispatch_core.adapters.contract import Job, Log, Piece, Target
 from dispatch_core.client import explain
 from dispatch_core.evidence import Bounds, Capabilities, Listing
 from dispatch_core.record import Kind, Record
@@ -47,6 +47,9 @@ class _As:
 
     async def read(self, key: str, uid: str | None = None) -> Record:
         return self.record
+
+    async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
+        return Piece(log=Log.NOT_BEGUN)
 
     async def find(self, job: Job) -> Listing:
         return self.listing

@@ -37,6 +37,9 @@ def kubeconfig(url: str, folder: Path, token: str = ADMIN_TOKEN) -> Path:
     return path
 
 
+ROLE_TOKEN = "of-the-role"
+
+
 class World(NamedTuple):
     """A cluster of the tests."""
 
@@ -55,7 +58,7 @@ class World(NamedTuple):
     def cluster(self, url: str, folder: Path) -> KubernetesCluster:
         return KubernetesCluster(
             name="test",
-            kubeconfig=str(kubeconfig(url, folder)),
+            kubeconfig=str(kubeconfig(url, folder, ROLE_TOKEN)),
             kinds=tuple(dict.fromkeys(("Job", self.kind))),
             kueue=self.kueue,
             queue="training" if self.kueue else None,
@@ -140,9 +143,11 @@ async def kubernetes_rig(folder: Path, world: World = PLAIN) -> AsyncIterator[Ku
 
 @contextlib.asynccontextmanager
 async def served(folder: Path, world: World = PLAIN) -> AsyncIterator[tuple[ApiServer, KubernetesRig]]:
-    """A server, as the world has it, and a connection to it."""
+    """A server, as the world has it, and a connection to it that may do what the printed Role allows, and no more."""
     async with world.server() as server:
         rig = KubernetesRig(server.url, folder, world)
+        (role,) = [each for each in policies.roles(rig.cluster) if each["kind"] == "Role"]
+        server.access.add(ROLE_TOKEN, "dispatch", role["rules"], [rig.cluster.namespace])
         if world.policies:
             async with Client(server) as client:
                 for told in policies.policies(rig.cluster):

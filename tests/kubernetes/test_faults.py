@@ -14,7 +14,7 @@ from dispatch_core.adapters.contract import Target
 from dispatch_core.adapters.kubernetes import kinds, manifest
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.record import Answer, State
-from tests.kubernetes.rig import KubernetesRig
+from tests.kubernetes.rig import KubernetesRig, served
 from tests.kubernetes.server import ApiServer
 
 JOBS = "jobs"
@@ -22,14 +22,10 @@ JOBS = "jobs"
 
 @contextlib.asynccontextmanager
 async def connected(folder: Path) -> AsyncIterator[tuple[ApiServer, KubernetesRig, Case]]:
-    async with ApiServer() as server:
-        rig = KubernetesRig(server.url, folder)
-        try:
-            case = Case(rig)
-            await case.find()
-            yield server, rig, case
-        finally:
-            await rig.adapter.close()
+    async with served(folder) as (server, rig):
+        case = Case(rig)
+        await case.find()
+        yield server, rig, case
 
 
 @pytest.mark.promise("G5")
@@ -157,11 +153,14 @@ async def woken(case: Case, watching: asyncio.Task[None]) -> None:
 
 
 async def watched(case: Case) -> asyncio.Task[None]:
-    """A watch whose stream has begun."""
-    watching = asyncio.create_task(case.adapter.watch(case.job, 120.0))
-    await asyncio.sleep(0.5)
-    assert not watching.done()
-    return watching
+    """A watch whose stream has begun, of a job at rest."""
+    async for _ in case.rig.patiently():
+        await case.find()
+        watching = asyncio.create_task(case.adapter.watch(case.job, 120.0))
+        await asyncio.sleep(0.5)
+        if not watching.done():
+            return watching
+    raise AssertionError("the job never came to rest")
 
 
 @pytest.mark.case("T54")
@@ -171,7 +170,6 @@ async def test_what_happens_while_a_stream_is_broken_still_wakes(tmp_path: Path,
     """After a restart every resourceVersion is 410, also the last one seen."""
     async with connected(tmp_path) as (server, _, case):
         target = await case.started()
-        await case.find()
         watching = await watched(case)
         if trouble == "dropped":
             server.drop_watches()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from dispatch_core.adapters.kubernetes.kinds import Json, condition, dig, name_of, number
+from dispatch_core.adapters.kubernetes.kinds import Json, annotation, condition, dig, label, name_of, number
 from dispatch_core.plan import Cause, End
 
 DISRUPTIONS = {
@@ -28,6 +28,8 @@ WAITING = (
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "ImageInspectError"),
 )
 """Reasons for which a container waits, and will not start as it is."""
+INDEX = "batch.kubernetes.io/job-completion-index"
+ROLE = "training.kubeflow.org/job-role"
 SIGNAL_EXIT = 128
 LARGEST_SIGNAL = 64
 
@@ -55,6 +57,14 @@ class Fault(NamedTuple):
 def is_alive(pod: Json) -> bool:
     """Whether a pod may still run: a phase that is not known counts as alive."""
     return dig(pod, "status", "phase") not in ("Succeeded", "Failed")
+
+
+def first_of(pods: Sequence[Json]) -> Json | None:
+    """The newest pod of the first rank."""
+    leaders = [pod for pod in pods if label(pod, ROLE) == "master"]
+    ranks = leaders or [pod for pod in pods if (annotation(pod, INDEX) or "0") == "0"]
+    rows = ranks or list(pods)
+    return max(rows, key=lambda pod: str(dig(pod, "metadata", "creationTimestamp"))) if rows else None
 
 
 def end_by_pods(pods: Sequence[Json], seconds: float | None) -> End | None:

@@ -20,6 +20,7 @@ KEY, GATE, HOLD, STOPPED, FENCE, DEADLINE, MADE_FROM, QUEUE, PROGRESS = (
 )
 """Annotations: the job's key; the gate, `closed` or `open`; the hold, `none` or `held`; `no` or `yes`; how many calls
 have landed; the latest call's deadline; a hash of the body; the queue to open into; what shows progress."""
+OUTPUT = "output"
 CLOSED, OPEN, NO_HOLD, HELD, YES, NO = "closed", "open", "none", "held", "yes", "no"
 
 QUEUE_NAME = "kueue.x-k8s.io/queue-name"

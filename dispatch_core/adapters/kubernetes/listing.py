@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dispatch_core.adapters.kubernetes import kinds
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.kinds import POD, UID, WORKLOAD, Json, Sort, dig, label, name_of, uid_of
+from dispatch_core.adapters.kubernetes.progress import Progress
 from dispatch_core.adapters.kubernetes.reading import Shown, needs_pods, sighting
 from dispatch_core.adapters.kubernetes.transport import Answered, Api, Lost, NotSent
 from dispatch_core.adapters.kubernetes.watching import Listed, marks_of
@@ -43,6 +44,7 @@ class Lister:
         """What the latest listing showed, as a stream compares it."""
         self.seconds = 0.0
         """What the latest listing took."""
+        self._progress = Progress(api, cluster.namespace)
         self._ended: dict[str, tuple[str, Sighting]] = {}
         """What was read of objects that have ended, by uid, with the resourceVersion that it was read at."""
 
@@ -100,17 +102,18 @@ class Lister:
         known = {uid: told for uid, told in self._ended.items() if uid in self.sort_of}
         fresh = [shown for shown in found if known.get(uid_of(shown.object), ("",))[0] != _release(shown.object)]
         pods = await self._pods([shown for shown in fresh if needs_pods(shown)])
-        alive = []
+        alive: list[tuple[Shown, Sighting]] = []
         for shown in fresh:
             uid = uid_of(shown.object)
-            seen = sighting(shown._replace(pods=pods.get((shown.sort.pod_label, name_of(shown.object)), ())))
+            shown = shown._replace(pods=pods.get((shown.sort.pod_label, name_of(shown.object)), ()))
+            seen = sighting(shown)
             known.pop(uid, None)
             if seen.state is State.ENDED and len(known) < KEPT_ENDS:
                 known[uid] = (_release(shown.object), seen)
             else:
-                alive.append(seen)
+                alive.append((shown, seen))
         self._ended = known
-        return [*(seen for _, seen in known.values()), *alive]
+        return [*(seen for _, seen in known.values()), *await self._progress.added(alive)]
 
     async def _pods(self, of: Sequence[Shown]) -> dict[tuple[str, str], list[Json]]:
         """The pods of these objects, by label and name."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os.path
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from dispatch_core.plan import Spec
 Problem = tuple[tuple[str | int, ...], str]
 Body = dict[str, Any]
 
+PATTERN = "progress_pattern"
 OPTIONS: Mapping[str, tuple[type, ...]] = {
     "kind": (str,),
     "image": (str,),
@@ -39,9 +41,10 @@ OPTIONS: Mapping[str, tuple[type, ...]] = {
     "grace_seconds": (int,),
     "runtime": (str,),
     "manifest": (str,),
+    PATTERN: (str,),
 }
 """Options of a spec, each with its types. `manifest` is the object as YAML, instead of most of the others."""
-BESIDE_MANIFEST = ("manifest",)
+BESIDE_MANIFEST = ("manifest", PATTERN)
 NOT_IN_MANIFEST: Mapping[tuple[str, ...], str] = {
     ("metadata", "name"): "dispatch names every object by itself",
     ("metadata", "generateName"): "dispatch names every object by itself",
@@ -86,6 +89,8 @@ def _option_problems(spec: Spec, cluster: KubernetesCluster) -> Iterator[Problem
             yield (*at, name), f"it is {value!r}, which is not what {name} takes"
         elif "manifest" in spec.options and name not in BESIDE_MANIFEST:
             yield (*at, name), "write it into the manifest"
+    if why := _pattern_problem(str(spec.options.get(PATTERN, ".*"))):
+        yield (*at, PATTERN), why
     if "manifest" in spec.options:
         yield from (((*at, "manifest"), text) for text in _manifest_problems(str(spec.options["manifest"]), cluster))
     else:
@@ -122,6 +127,16 @@ def _manifest_problems(text: str, cluster: KubernetesCluster) -> Iterator[str]:
             yield f"{'.'.join(path)} is set: {why}; leave it out"
     if sort is not TRAINJOB and not _containers(sort, written):
         yield f"there is no container for the command in it, named {MAIN} or the first"
+
+
+def _pattern_problem(pattern: str) -> str:
+    if not pattern or not pattern.isprintable():
+        return "write a text that can be printed"
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"it is no regular expression: {error}"
+    return ""
 
 
 # --- the body
@@ -303,7 +318,8 @@ def _stamp(sort: Sort, written: Body, launch: Launch, made_from: str) -> None:
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels_of(launch)}
     tags = {kinds.KEY: launch.key, kinds.GATE: kinds.CLOSED, kinds.HOLD: kinds.NO_HOLD, kinds.STOPPED: kinds.NO}
     tags |= {kinds.FENCE: "1", kinds.MADE_FROM: made_from}
-    tags |= {kinds.PROGRESS: "output"} if launch.watches_progress else {}
+    if watched := _watched(launch):
+        tags[kinds.PROGRESS] = watched
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **tags}
     for template in _templates(sort, written):
         inner = template.setdefault("metadata", {})
@@ -312,6 +328,12 @@ def _stamp(sort: Sort, written: Body, launch: Launch, made_from: str) -> None:
     for name in sort.suspend[:-1]:
         place = place.setdefault(name, {})
     place[sort.suspend[-1]] = True
+
+
+def _watched(launch: Launch) -> str:
+    """What shows an object's progress, "" where nobody asks: its output, and which lines of it."""
+    pattern = launch.spec.options.get(PATTERN)
+    return f"{kinds.OUTPUT} {pattern}" if pattern else kinds.OUTPUT if launch.watches_progress else ""
 
 
 def _with_queue(written: Body, queue: str, held_queue: str | None) -> None:

@@ -113,6 +113,7 @@ def roles(cluster: KubernetesCluster) -> list[dict[str, Any]]:
         _rule("", "secrets", "create", "delete"),
         _rule("", "pods", "get", "list"),
         _rule("", "pods/log", "get"),
+        _rule("", "events", "list"),
     ]
     rules += [_rule(WORKLOAD.group, WORKLOAD.plural, "get", "list", "patch")] if cluster.kueue else []
     metadata = {"name": "dispatch", "namespace": cluster.namespace}

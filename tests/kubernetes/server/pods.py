@@ -7,6 +7,8 @@ says so with 400.
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -42,6 +44,16 @@ def _begun(pod: Object) -> None:
         raise bad_request(f'container "{name}" in pod "{pod["metadata"]["name"]}" is waiting to start: {why}')
 
 
+def _with_times(server: ApiServer, path: Path, text: bytes) -> bytes:
+    """Each line behind its time. What came since the last look has the time of the latest write."""
+    times = server.node.line_times.setdefault(path.name, [])
+    lines = text.splitlines(keepends=True)
+    if lines:
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+        times += [written] * (len(lines) - len(times))
+    return b"".join(at.encode() + b" " + line for at, line in zip(times, lines, strict=False))
+
+
 def _part(text: bytes, query: dict[str, str]) -> bytes:
     if "tailLines" in query:
         lines = text.splitlines(keepends=True)
@@ -51,11 +63,13 @@ def _part(text: bytes, query: dict[str, str]) -> bytes:
 
 
 async def log(server: ApiServer, call: Call) -> web.StreamResponse:
-    """GET of a pod's log: tailLines, limitBytes and follow."""
+    """GET of a pod's log: timestamps, tailLines, limitBytes and follow."""
     pod = _found(server, call)
     _begun(pod)
     path = server.node.log_of(pod)
     text = path.read_bytes() if path.exists() else b""
+    if call.query.get("timestamps") in ("true", "1"):
+        text = _with_times(server, path, text)
     if call.query.get("follow") not in ("true", "1"):
         return web.Response(body=_part(text, call.query), content_type="text/plain")
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.kubernetes.server import shaping
 from tests.kubernetes.server.controllers.loop import Loop, condition, emit, is_true, owner_reference, set_condition
-from tests.kubernetes.server.kinds import JOB, POD
+from tests.kubernetes.server.kinds import JOB, POD, QUOTA
 from tests.kubernetes.server.removing import delete, stored
 from tests.kubernetes.server.storage import Object, copied, key_of, read_stamp, stamp
 
@@ -261,8 +261,22 @@ class Jobs(Loop):
             for container in pod["spec"]["containers"]:
                 container.setdefault("env", []).append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
         shaping.defaulted(POD, pod)
+        if full := self._quota(job):
+            message = f'Error creating: pods "{base}" is forbidden: exceeded quota: {full}'
+            emit(self.store, JOB, job, "FailedCreate", message, "Warning")
+            self.look_at(key_of(job), self.backoff_seconds)
+            return
         made = self.store.create(POD, pod)
         emit(self.store, JOB, job, "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+
+    def _quota(self, job: Object) -> str:
+        """The ResourceQuota that has no room for one more pod."""
+        namespace = job["metadata"]["namespace"]
+        for quota in self.store.all(QUOTA, namespace):
+            hard = quota["spec"]["hard"].get("count/pods")
+            if hard is not None and len(self.store.all(POD, namespace)) >= int(hard):
+                return str(quota["metadata"]["name"])
+        return ""
 
     def _untrack(self, pods: list[Object]) -> None:
         for pod in pods:

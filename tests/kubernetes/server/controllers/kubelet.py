@@ -42,6 +42,8 @@ class Kubelet:
         """Images that cannot be pulled."""
         self.has: dict[str, str] = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "8"}
         self.log_folder = tempfile.TemporaryDirectory(prefix="dispatch-pods-")
+        self.line_times: dict[str, list[str]] = {}
+        """When the lines of a log were written, by the log's name, as far as anybody has asked."""
         self._running: dict[str, Played | Program] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._reasons: dict[str, str] = {}
