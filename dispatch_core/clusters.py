@@ -172,6 +172,7 @@ def _kubernetes(part: Part, name: str) -> KubernetesCluster:
         "image": _word,
         "poll": _lasting(0.1, 600.0, "100ms to 10m"),
         "absence": _lasting(1.0, 86400.0, "1s to 1d"),
+        "keep": _lasting(3600.0, LONGEST_SECONDS, "1h to 3650d"),
         "proxy": _lasting(0.0, 3600.0, "0s to 1h"),
     }
     fields = fields_of(part, readers, ())

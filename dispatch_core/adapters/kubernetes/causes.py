@@ -84,6 +84,18 @@ def end_by_pods(pods: Sequence[Json], seconds: float | None) -> End | None:
     )
 
 
+def out_of_memory(pods: Sequence[Json]) -> End | None:
+    """Whether a run that the cluster calls complete has run out of memory: a container lost a part of itself to it, and
+    its first program ended with 0 all the same. What was started again after that has done its work."""
+    for pod in pods:
+        for container in _containers(pod.get("status") or {}):
+            ended = dig(container, "state", "terminated")
+            if isinstance(ended, dict) and ended.get("reason") == "OOMKilled" and number(ended.get("exitCode")) == 0:
+                fault = _of_container(name_of(pod), str(container.get("name")), ended)
+                return fault.end if fault else None
+    return None
+
+
 def _faults(pod: Json) -> Iterator[Fault]:
     name, status = name_of(pod), pod.get("status") or {}
     told = condition(pod, "DisruptionTarget")

@@ -33,5 +33,7 @@ class KubernetesCluster(Value, frozen=True):
     """The shortest time between two listings, however many jobs there are."""
     absence_seconds: float = 60.0
     """What complete listings in a row must span before anything missing from them is gone."""
+    keep_seconds: float = 30 * 86400.0
+    """How old an ended object of a settled job gets before it is deleted, with its pods and their logs."""
     proxy_seconds: float = 30.0
     """How long a proxy or load balancer before the API server may keep a request that it took; 0: there is none."""

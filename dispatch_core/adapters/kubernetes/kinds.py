@@ -48,6 +48,8 @@ class Sort(NamedTuple):
     """The label by which its pods name it."""
     uid_label: str = ""
     """The label by which its pods tell its uid; "": none does."""
+    pods_are_tagged: bool = True
+    """Whether its pods carry the labels that dispatch puts into their template."""
 
     @property
     def api(self) -> str:
@@ -67,7 +69,7 @@ JOB = Sort(
     *("batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"),
 )
 JOBSET = Sort("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets", SPEC_SUSPEND, JOBSET_NAME, JOBSET_UID)
-TRAINJOB = Sort("TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs", SPEC_SUSPEND, JOBSET_NAME)
+TRAINJOB = Sort("TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs", SPEC_SUSPEND, JOBSET_NAME, "", False)
 PYTORCHJOB = Sort(
     *("PyTorchJob", "kubeflow.org", "v1", "pytorchjobs", ("spec", "runPolicy", "suspend")),
     "training.kubeflow.org/job-name",

@@ -44,6 +44,8 @@ class Lister:
         """What the latest listing showed, as a stream compares it."""
         self.seconds = 0.0
         """What the latest listing took."""
+        self.ended: list[tuple[Sort, Json]] = []
+        """The objects that the latest listing showed ended."""
         self._progress = Progress(api, cluster.namespace)
         self._ended: dict[str, tuple[str, Sighting]] = {}
         """What was read of objects that have ended, by uid, with the resourceVersion that it was read at."""
@@ -113,6 +115,8 @@ class Lister:
             else:
                 alive.append((shown, seen))
         self._ended = known
+        over = known.keys() | {seen.id for _, seen in alive if seen.state is State.ENDED}
+        self.ended = [(shown.sort, shown.object) for shown in found if uid_of(shown.object) in over]
         return [*(seen for _, seen in known.values()), *await self._progress.added(alive)]
 
     async def _pods(self, of: Sequence[Shown]) -> dict[tuple[str, str], list[Json]]:

@@ -105,7 +105,7 @@ def _policy(
 def roles(cluster: KubernetesCluster) -> list[dict[str, Any]]:
     """The least that dispatch needs in its namespace, as a Role for a ServiceAccount of one's own."""
     rules = [
-        _rule(SORTS[kind].group, SORTS[kind].plural, "create", "get", "list", "watch", "patch")
+        _rule(SORTS[kind].group, SORTS[kind].plural, "create", "get", "list", "watch", "patch", "delete")
         for kind in cluster.kinds
     ]
     rules += [

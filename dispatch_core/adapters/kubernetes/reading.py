@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from dispatch_core.adapters.kubernetes import causes, kinds
 from dispatch_core.adapters.kubernetes.causes import time_of
 from dispatch_core.adapters.kubernetes.kinds import TRAINJOB, Json, Sort, annotation, condition, dig, is_true, number
@@ -144,6 +146,8 @@ def _finished(shown: Shown) -> End | None:
     object = shown.object
     done = next((name for name in COMPLETE if is_true(object, name)), None)
     if done is not None:
+        if (short := causes.out_of_memory(shown.pods or ())) is not None:
+            return msgspec.structs.replace(short, seconds=_seconds(shown, done))
         told = condition(object, done).get("reason") or done
         return End(cause=Cause.COMPLETED, exit_code=0, message=f"Kubernetes: {told}", seconds=_seconds(shown, done))
     return _failed(shown, "Failed") if is_true(object, "Failed") else None

@@ -13,8 +13,20 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 
+import msgspec
+
 from dispatch_core.adapters.contract import Adapter, Job, Launch, Piece, Target
-from dispatch_core.adapters.kubernetes import kinds, manifest, output, patches, policies, settling, starting
+from dispatch_core.adapters.kubernetes import (
+    cleaning,
+    kinds,
+    leavings,
+    manifest,
+    output,
+    patches,
+    policies,
+    settling,
+    starting,
+)
 from dispatch_core.adapters.kubernetes.calls import REQUEST_SECONDS, Calls
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.hostclock import CLOCK_SECONDS
@@ -57,6 +69,7 @@ class KubernetesScheduler:
         self.admission_gate: bool | None = None
         """Whether Kueue knows admission gates; None: not known."""
         self._probed: float | None = None
+        self._cleaned: float | None = None
         self._listings = Listings(self._look, lambda: max(cluster.poll_seconds, SLOW_FACTOR * self.lister.seconds))
         self._changes = Changes()
         self._listed: dict[str, int] = {}
@@ -116,6 +129,8 @@ class KubernetesScheduler:
         self._listed[job.uid] = self._numbers.get(listing.began, 0)
         while len(self._listed) > KEPT_JOBS:
             del self._listed[next(iter(self._listed))]
+        if await leavings.are_left(self.lister, job, listing):
+            return msgspec.structs.replace(listing, complete=False)
         return listing
 
     async def everything(self) -> Listing:
@@ -151,6 +166,10 @@ class KubernetesScheduler:
             if not stream.is_following:
                 stream.compare(self.lister.found[sort])
                 number = self._changes.now if len(self._streams) == 1 else number
+        if self._cleaned is None or time.monotonic() - self._cleaned >= cleaning.AGAIN_SECONDS:
+            self._cleaned = time.monotonic()
+            keep = self.cluster.keep_seconds
+            await cleaning.clean(self.api, self.cluster.namespace, self.lister.ended, snapshot.began, keep)
         self._numbers[snapshot.began] = number
         while len(self._numbers) > KEPT_NUMBERS:
             del self._numbers[next(iter(self._numbers))]
