@@ -7,11 +7,12 @@ says so with 400.
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiohttp import web
+from aiohttp import ClientError, ClientSession, web
 
 from tests.kubernetes.server.controllers.loop import set_condition
 from tests.kubernetes.server.kinds import BUDGET, POD
@@ -89,6 +90,21 @@ async def log(server: ApiServer, call: Call) -> web.StreamResponse:
         await asyncio.sleep(0.02)
     await response.write_eof()
     return response
+
+
+PROXIED = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/:]+):(?P<port>\d+)/proxy(?P<path>/.*)")
+
+
+async def proxied(server: ApiServer, namespace: str, name: str, url: str) -> web.Response:
+    """GET of a pod's own server, which listens on this machine."""
+    pod = server.store.get(POD, namespace, name)
+    if pod is None:
+        raise not_found(POD, name)
+    try:
+        async with ClientSession() as session, session.get(url) as response:
+            return web.Response(body=await response.read(), status=response.status)
+    except ClientError as error:
+        raise Refused(503, "ServiceUnavailable", f"error trying to reach service: {error}") from error
 
 
 def evicted(server: ApiServer, call: Call) -> web.StreamResponse:

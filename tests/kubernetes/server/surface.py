@@ -133,6 +133,10 @@ class Surface:
             return json_response(VERSION)
         if (found := self._discovery(request.path)) is not None:
             return json_response(found)
+        if found := pods.PROXIED.fullmatch(request.raw_path):
+            self.server.access.check(user, "get", POD, found["name"], found["namespace"], "proxy")
+            url = f"http://127.0.0.1:{found['port']}{found['path']}"
+            return await pods.proxied(self.server, found["namespace"], found["name"], url)
         call = await self._understood(request, user)
         self.server.access.check(user, call.verb, call.resource, call.name, call.namespace, call.subresource)
         if call.resource not in self.server.installed:

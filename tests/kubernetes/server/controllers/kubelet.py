@@ -232,7 +232,7 @@ def _waiting(reason: str, message: str) -> Callable[[Object], None]:
 
 
 def _started(pod: Object) -> None:
-    pod["status"]["phase"] = "Running"
+    pod["status"] |= {"phase": "Running", "podIP": "127.0.0.1"}
     pod["status"]["startTime"] = stamp()
     _container(pod, {"running": {"startedAt": stamp()}}, is_ready=True)
 
