@@ -23,10 +23,11 @@ from typing import Any
 from aiohttp import web
 
 from tests.kubernetes.server.access import ADMIN_TOKEN, Access
+from tests.kubernetes.server.controllers.admission import Admission, add_queues
 from tests.kubernetes.server.controllers.jobs import Jobs
 from tests.kubernetes.server.controllers.jobsets import JobSets, TrainJobs
 from tests.kubernetes.server.controllers.kubelet import Kubelet
-from tests.kubernetes.server.controllers.kueue import MANAGED, Admission, QueuedJobs, Webhooks, add_queues
+from tests.kubernetes.server.controllers.kueue import MANAGED, QueuedJobs, Webhooks
 from tests.kubernetes.server.controllers.loop import Loop
 from tests.kubernetes.server.controllers.pytorch import PyTorchJobs
 from tests.kubernetes.server.faults import Asked, Fault, Faults
