@@ -14,14 +14,13 @@ from dispatch_core.adapters.conformance.rig import Case
 from dispatch_core.adapters.contract import Job
 from dispatch_core.adapters.kubernetes import cleaning
 from dispatch_core.adapters.kubernetes.kinds import SORTS
-from dispatch_core.adapters.kubernetes.scheduler import KubernetesScheduler
 from dispatch_core.client import Client as Person
-from dispatch_core.evidence import Bounds
 from dispatch_core.plan import Action, Cause, Plan, Rule, Secret, Spec, When
 from dispatch_core.record import Record, Result, State
 from dispatch_core.stores.memory import MemoryStore
 from dispatch_core.supervisor import Supervisor
 from tests.kubernetes.client import Client
+from tests.kubernetes.quick import Quick
 from tests.kubernetes.rig import KubernetesRig, World, served
 from tests.kubernetes.server import ApiServer
 from tests.kubernetes.server.controllers.programs import Played
@@ -150,14 +149,6 @@ async def test_memory_is_told_by_all_that_is_shown(
 
 
 # --- what nobody needs any more
-
-
-class Quick(KubernetesScheduler):
-    """With short bounds: a job is settled once none of its calls can land any more."""
-
-    @property
-    def bounds(self) -> Bounds:
-        return msgspec.structs.replace(super().bounds, window_seconds=4.0, call_seconds=0.5, landing_seconds=0.0)
 
 
 async def settle(rig: KubernetesRig, store: MemoryStore, key: str, payload: Spec) -> Record:
