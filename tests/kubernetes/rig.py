@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
+from certifi import where
 
 from dispatch_core.adapters.conformance import Rig
 from dispatch_core.adapters.kubernetes import policies
@@ -21,15 +24,20 @@ from tests.kubernetes.client import Client
 from tests.kubernetes.server import ADMIN_TOKEN, ApiServer
 from tests.kubernetes.server.kinds import BINDING, JOBSET, POLICY, PYTORCHJOB, TRAINJOB
 
+contents = cache(lambda path: Path(path).read_text())
+
 
 def kubeconfig(url: str, folder: Path, token: str = ADMIN_TOKEN) -> Path:
-    """A kubeconfig for a server without TLS."""
+    """A kubeconfig for a server without TLS. Its one authority is for no server: to read all that this machine trusts
+    takes longer than most tests here."""
+    authority = folder / "authority.pem"
+    authority.write_text(re.search(r"-----BEGIN.*?-----END CERTIFICATE-----", contents(where()), re.S)[0] + "\n")  # type: ignore[index]
     told = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "clusters": [{"name": "test", "cluster": {"server": url}}],
+        "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority": str(authority)}}],
         "users": [{"name": "test", "user": {"token": token}}],
     }
     path = folder / "kubeconfig"

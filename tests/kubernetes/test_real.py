@@ -30,6 +30,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
+@pytest.mark.long
 async def test_the_suite_for_a_real_cluster_runs(tmp_path: Path) -> None:
     async with ApiServer() as server:
         place = Place(str(kubeconfig(server.url, tmp_path)), "any:1", port=free_port())
