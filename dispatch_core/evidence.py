@@ -7,8 +7,9 @@ retires and settles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 
 import msgspec
 
@@ -157,8 +158,10 @@ def seen(listing: Listing) -> tuple[Seen, ...]:
     return tuple(Seen(sighting=sighting, at=listing.began) for sighting in listing.objects)
 
 
-def merge(record: Record, evidence: Iterable[Evidence]) -> Record:
+def merge(record: Record, evidence: Sequence[Evidence]) -> Record:
     """The record with these facts in it; the same for any order and any number of repetitions."""
+    if not evidence:
+        return record
     submissions, calls, clear, wait = record.submissions, record.calls, record.clear, record.wait
     objects = {object.id: object for object in record.objects}
     for fact in evidence:
@@ -175,23 +178,26 @@ def merge(record: Record, evidence: Iterable[Evidence]) -> Record:
                 submissions = submissions if after.foreign else _sighted(submissions, after)
                 clear = None if _clears(sighting) and not after.foreign else clear
                 wait = None if wait is not None and _answers(sighting, wait) else wait
-    rows = tuple(sorted(objects.values(), key=lambda row: (row.submission, row.attempt, row.id)))
+    rows = tuple(sorted(objects.values(), key=_place))
     return msgspec.structs.replace(record, submissions=submissions, objects=rows, calls=calls, clear=clear, wait=wait)
+
+
+_place = attrgetter("submission", "attempt", "id")
 
 
 def is_news(before: Record, after: Record) -> bool:
     """Whether a merge changed anything but the time of a sighting: only that is worth a commit."""
-    if any(getattr(before, name) != getattr(after, name) for name in _BUT_OBJECTS):
+    if _but_objects(before) != _but_objects(after):
         return True
     return [_timeless(row) for row in before.objects] != [_timeless(row) for row in after.objects]
 
 
-_BUT_OBJECTS = tuple(name for name in Record.__struct_fields__ if name != "objects")
-_BUT_TIMES = tuple(name for name in Object.__struct_fields__ if name not in ("first_seen", "seen", "ends"))
+_but_objects = attrgetter(*(name for name in Record.__struct_fields__ if name != "objects"))
+_but_times = attrgetter(*(name for name in Object.__struct_fields__ if name not in ("first_seen", "seen", "ends")))
 
 
 def _timeless(row: Object) -> tuple[object, ...]:
-    return (*(getattr(row, name) for name in _BUT_TIMES), *((end.run, end.end) for end in row.ends))
+    return _but_times(row), [(end.run, end.end) for end in row.ends]
 
 
 def is_ours(record: Record, sighting: Sighting) -> bool:
@@ -299,7 +305,7 @@ def _again(before: Object, fact: Seen) -> Object:
     known = (before.run, _RANK[before.state], before.seen, before.state, before.hold, before.nodes)
     shown = (sighting.run, _RANK[sighting.state], fact.at, sighting.state, sighting.hold, sighting.nodes)
     run, _, at, state, hold, _ = shown if _is_further(shown, known) else known
-    nodes = {node for known_run, *_, on in (known, shown) if known_run == run for node in on}
+    nodes = {*(before.nodes if before.run == run else ()), *(sighting.nodes if sighting.run == run else ())}
     return msgspec.structs.replace(
         before,
         first_seen=min(before.first_seen, fact.at),
@@ -338,19 +344,31 @@ def _ends(known: tuple[RunEnd, ...], fact: Seen) -> tuple[RunEnd, ...]:
     told = [(run, end) for run, end in sighting.earlier_ends if run < sighting.run]
     if sighting.end is not None and sighting.state in (State.ENDING, State.ENDED):
         told.append((sighting.run, sighting.end))
+    if not told:
+        return known
     rows = {row.run: row for row in known}
     for run, end in told:
         row = RunEnd(run=run, at=fact.at, end=end)
-        rows[run] = max(rows.get(run, row), row, key=_end_rank)
+        rows[run] = _surer(rows[run], row) if run in rows else row
     return tuple(rows[run] for run in sorted(rows))
 
 
-def _end_rank(row: RunEnd) -> tuple[int, datetime, bytes]:
-    return (_CAUSE_RANK.get(row.end.cause, 1), row.at, msgspec.json.encode(row.end))
+def _surer(old: RunEnd, new: RunEnd) -> RunEnd:
+    """Of two words on the end of one run, the one with a known cause, then the later; the last breaks a tie."""
+    known, told = _end_rank(old), _end_rank(new)
+    if known != told:
+        return old if known > told else new
+    return max(old, new, key=lambda row: msgspec.json.encode(row.end))
+
+
+def _end_rank(row: RunEnd) -> tuple[int, datetime]:
+    return _CAUSE_RANK.get(row.end.cause, 1), row.at
 
 
 def _sighted(submissions: tuple[Submission, ...], shown: Object) -> tuple[Submission, ...]:
     """The submissions, where the attempt that made a listed object is no longer missing."""
+    if all(attempt.missing is None for s in submissions for attempt in s.attempts):
+        return submissions
 
     def found(attempt: Attempt) -> Attempt:
         missing = attempt.missing is not None and attempt.number == shown.attempt

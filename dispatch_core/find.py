@@ -104,7 +104,10 @@ class Observed(Value, frozen=True):
     # --- objects
 
     def sighting(self, id: str) -> Sighting | None:
-        return next((sighting for sighting in self.listing.objects if sighting.id == id), None)
+        for sighting in self.listing.objects:
+            if sighting.id == id:
+                return sighting
+        return None
 
     def is_listed_alive(self, object: Object) -> bool:
         sighting = self.sighting(object.id)

@@ -263,7 +263,10 @@ class Record(Value, frozen=True):
         return self.submissions[-1] if self.submissions else None
 
     def object(self, id: str) -> Object | None:
-        return next((object for object in self.objects if object.id == id), None)
+        for object in self.objects:
+            if object.id == id:
+                return object
+        return None
 
     def of(self, submission: int) -> tuple[Object, ...]:
         """The objects that one submission launched."""
@@ -280,7 +283,7 @@ class Record(Value, frozen=True):
         return next((unit.rule for unit in self.budget if unit.key == key), None)
 
     def used(self, rule: str) -> int:
-        return sum(unit.rule == rule for unit in self.budget)
+        return [unit.rule for unit in self.budget].count(rule)
 
     def intent(self, key: str) -> Intent | None:
         return next((intent for intent in self.intents if intent.key == key), None)
@@ -316,7 +319,10 @@ def _broken(record: Record) -> Iterator[str]:
         yield "one end spent two units of budget"
     if record.intents:
         yield from _broken_intents(record.intents)
-    yield from _broken_outcome(record)
+    if record.outcome is not None:
+        yield from _broken_outcome(record)
+    elif record.settled:
+        yield "it is settled without an outcome"
 
 
 def _broken_submissions(submissions: tuple[Submission, ...], objects: Mapping[str, Object]) -> Iterator[str]:
@@ -330,8 +336,9 @@ def _broken_submissions(submissions: tuple[Submission, ...], objects: Mapping[st
 
 def _broken_submission(submission: Submission, objects: Mapping[str, Object]) -> str | None:
     attempts = submission.attempts
-    if any(attempt.number != number for number, attempt in enumerate(attempts, 1)):
-        return f"the attempts of submission {submission.number} are not numbered 1, 2, ..."
+    for number, attempt in enumerate(attempts, 1):
+        if attempt.number != number:
+            return f"the attempts of submission {submission.number} are not numbered 1, 2, ..."
     if len(attempts) > ATTEMPTS and sum(not is_late(attempt) for attempt in attempts) > ATTEMPTS:
         return f"submission {submission.number} has more than {ATTEMPTS} attempts"
     if submission.canonical is None:
@@ -352,11 +359,9 @@ def _broken_intents(intents: tuple[Intent, ...]) -> Iterator[str]:
 
 
 def _broken_outcome(record: Record) -> Iterator[str]:
-    if record.outcome is None and record.settled:
-        yield "it is settled without an outcome"
-    if record.outcome is not None and record.intents:
+    if record.intents:
         yield "it has an outcome and an intent"
-    if record.outcome is not None and any(not hold.lifted for hold in record.holds):
+    if any(not hold.lifted for hold in record.holds):
         yield "it has an outcome and a hold"
 
 

@@ -342,11 +342,11 @@ class _Loop:
 
     async def wait(self, seconds: float) -> None:
         """Until the watch, the timer, or a change of the record that somebody else committed."""
-        until = _monotonic() + seconds
+        job, until = Job.of(self.record), _monotonic() + seconds
         while (left := until - _monotonic()) > 0:
             part = min(left, self.s.record_seconds)
             began = _monotonic()
-            await self.s.adapter.watch(Job.of(self.record), part)
+            await self.s.adapter.watch(job, part)
             await self._renew()
             newest = await self.s.store.revision(self.record.key, self.record.uid)
             if newest != self.record.revision or _monotonic() - began < part:

@@ -268,7 +268,8 @@ class Turn:
             wait = replace(before, text=shown.text)
         else:
             wait = Wait(reason=shown.reason, text=shown.text, since=self.observed.began, object=shown.object)
-        self.record = replace(self.record, wait=wait)
+        if wait != self.record.wait:
+            self.record = replace(self.record, wait=wait)
 
 
 def _urgency(note: Note) -> int:

@@ -42,6 +42,11 @@ def test_a_cause_that_is_known_stands_before_one_that_is_not() -> None:
     assert row(merge(record_of(), told)) == (State.ENDED, 1, (), [(1, Cause.EXIT)])
 
 
+def test_two_words_on_one_end_at_one_time_come_out_the_same_in_any_order() -> None:
+    told = [seen(State.ENDED, end=End(cause=cause)) for cause in (Cause.EXIT, Cause.PREEMPTED)]
+    assert merge(record_of(), told) == merge(record_of(), told[::-1])
+
+
 def test_an_end_without_nodes_does_not_forget_them() -> None:
     told = [seen(State.RUNNING, nodes=("n2", "n1")), seen(State.ENDED, later=2)]
     assert row(merge(record_of(), told)) == (State.ENDED, 1, ("n1", "n2"), [])

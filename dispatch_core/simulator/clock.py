@@ -64,7 +64,8 @@ class Clock(asyncio.AbstractEventLoop):
         """Whose callback runs now; None: the world's."""
         self.broken: list[BaseException] = []
         """What nobody caught."""
-        self._now = 0.0
+        self.now = 0.0
+        """Seconds since the history began."""
         self._count = 0
         self._later: list[tuple[float, int, Due]] = []
         self._ready: deque[Due] = deque()
@@ -72,7 +73,7 @@ class Clock(asyncio.AbstractEventLoop):
     # --- what asyncio asks of a loop
 
     def time(self) -> float:
-        return self._now
+        return self.now
 
     def get_debug(self) -> bool:
         return False
@@ -86,14 +87,14 @@ class Clock(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Due:
-        due = Due(self._now, callback, args, context or contextvars.copy_context(), self.acting)
+        due = Due(self.now, callback, args, context or contextvars.copy_context(), self.acting)
         self._ready.append(due)
         return due
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Due:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -122,21 +123,21 @@ class Clock(asyncio.AbstractEventLoop):
 
     def at(self, when: float, callback: Callable[..., object], *args: Any, actor: Actor | None = None) -> Due:
         """Something that happens at this time: in the world, or as an answer to an actor."""
-        return self._push(Due(max(when, self._now), callback, args, _EMPTY, actor))
+        return self._push(Due(when if when > self.now else self.now, callback, args, _EMPTY, actor))
 
     def pause(self, actor: Actor, seconds: float) -> None:
         """Stop an actor, as SIGSTOP does; what is due meanwhile happens when it goes on."""
-        actor.paused_until = max(actor.paused_until, self._now + seconds)
+        actor.paused_until = max(actor.paused_until, self.now + seconds)
         self.at(actor.paused_until, self._may_resume, actor)
 
     def resume(self, actor: Actor) -> None:
         """Let a paused actor go on, as SIGCONT does."""
-        actor.paused_until = self._now
+        actor.paused_until = self.now
         self._ready.extend(actor.missed)
         actor.missed.clear()
 
     def _may_resume(self, actor: Actor) -> None:
-        if actor.paused_until <= self._now:
+        if actor.paused_until <= self.now:
             self.resume(actor)
 
     def run_until(self, over: Callable[[], bool], limit: float) -> None:
@@ -160,13 +161,13 @@ class Clock(asyncio.AbstractEventLoop):
             if self._ready:
                 due = self._ready.popleft()
             elif self._later and self._later[0][0] <= limit:
-                self._now, _, due = heapq.heappop(self._later)
+                self.now, _, due = heapq.heappop(self._later)
             else:
-                self._now = max(self._now, limit) if self._later else self._now
+                self.now = max(self.now, limit) if self._later else self.now
                 return None
             if due.callback is None:
                 continue
-            if due.actor is not None and due.actor.paused_until > self._now:
+            if due.actor is not None and due.actor.paused_until > self.now:
                 due.actor.missed.append(due)
                 continue
             return due

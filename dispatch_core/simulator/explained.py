@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
-
-from msgspec.structs import replace
 
 from dispatch_core.adapters.contract import Job, Log, Piece, Target
 from dispatch_core.client import explain
@@ -225,9 +224,12 @@ class Explained:
 def _compared(said: Decision, after: Record) -> str | None:
     if said.record is None:
         return f"committed revision {after.revision}, and nothing was explained"
-    if replace(said.record, revision=after.revision, commit=after.commit) != after:
+    if _but_commit(said.record) != _but_commit(after):
         return f"committed revision {after.revision}, and another one was explained"
     return None
+
+
+_but_commit = attrgetter(*(name for name in Record.__struct_fields__ if name not in ("revision", "commit")))
 
 
 def _is_told(told: Start | Send, sent: Sent) -> bool:

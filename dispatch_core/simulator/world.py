@@ -118,10 +118,10 @@ class World:
 
     @property
     def now(self) -> float:
-        return self.clock.time()
+        return self.clock.now
 
     def host_now(self) -> datetime:
-        return EPOCH + timedelta(seconds=self.clock.time())
+        return EPOCH + timedelta(seconds=self.clock.now)
 
     def own_now(self, being: Being) -> datetime:
         """The time by an actor's own clock."""
@@ -224,7 +224,8 @@ class World:
         what, side = self._struck(being)
         if side == BEFORE:
             await self._strike(being, what, side)
-        future: asyncio.Future[Any] = self.clock.create_future()
+        clock = self.clock
+        future: asyncio.Future[Any] = clock.create_future()
         being.waiting[future] = None
 
         def deliver(value: Any) -> None:
@@ -237,13 +238,13 @@ class World:
 
         def back(value: Any, seconds: float = 0.0) -> None:
             if seconds:
-                self.clock.at(self.now + seconds, deliver, value, actor=being)
+                clock.at(clock.now + seconds, deliver, value, actor=being)
                 return
-            before, self.clock.acting = self.clock.acting, being
+            before, clock.acting = clock.acting, being
             deliver(value)
-            self.clock.acting = before
+            clock.acting = before
 
-        self.clock.at(self.now + there, act, back)
+        clock.at(clock.now + there, act, back)
         try:
             if side == DURING:
                 await self._strike(being, what, side)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Insert, Table, Update, and_, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, Insert, Table, Update, and_, bindparam, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from dispatch_core.record import Record
@@ -85,9 +85,12 @@ def whose(lease: Lease) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def renewal(seconds: float) -> Update:
-    """Holds a lease for so much longer; every supervisor asks for it a few times a minute."""
-    return update(job).where(HELD).values(lease_until=DatabaseTime(seconds))
+def renewals(seconds: float) -> Update:
+    """Holds `leases`, each a uid, an owner and an epoch, for so much longer: those of them that are held. `uids` are
+    theirs: MariaDB would look through all rows for a tuple, and lock them."""
+    one = tuple_(job.c.uid, job.c.lease_owner, job.c.lease_epoch)
+    asked, held = job.c.uid.in_(bindparam("uids", expanding=True)), one.in_(bindparam("leases", expanding=True))
+    return update(job).where(asked, held).values(lease_until=DatabaseTime(seconds))
 
 
 async def change(connection: AsyncConnection, values: dict[str, Any]) -> bool:

@@ -9,14 +9,13 @@ A store belongs to the event loop that first used it; open one for each loop, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from datetime import datetime
 
 from dispatch_core.record import Record
 from dispatch_core.stores import messages, rules
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
+from dispatch_core.stores.gathering import Gathered
 from dispatch_core.stores.line import Credential, Line, Question, Token
-from dispatch_core.stores.revisions import Revisions
 
 PRUNE_SECONDS = 600.0
 """The longest for one try of a prune, which deletes batch after batch."""
@@ -32,9 +31,7 @@ class HttpStore:
     def __init__(self, url: str, credential: Credential | None = None) -> None:
         """`url` is where dispatch is served, like https://host/dispatch; nothing is connected yet. Raises BadInput."""
         self._line = Line(url, credential or Token(None))
-        self._revisions = Revisions(self._revisions_of)
-        self._keys: dict[str, str] = {}
-        """The key of each record whose revision is being asked for."""
+        self._revisions = Gathered(self._revisions_of)
 
     def __repr__(self) -> str:
         return f"HttpStore({self._line.url!r})"
@@ -50,15 +47,15 @@ class HttpStore:
         return messages.read(answer.content, key)
 
     async def revision(self, key: str, uid: str) -> int:
-        self._keys[uid] = key
-        revision = await self._revisions.of(uid)
+        revision = await self._revisions.of((key, uid))
         if revision is None:
             raise rules.not_found(key, uid)
         return revision
 
-    async def _revisions_of(self, uids: list[str]) -> Mapping[str, int]:
-        asked = messages.Asking(records=tuple((self._keys.pop(uid), uid) for uid in uids))
-        return await self._line.decoded(Question("POST", "/revisions", asked), dict[str, int])
+    async def _revisions_of(self, records: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        asked = messages.Asking(records=tuple(records))
+        told = await self._line.decoded(Question("POST", "/revisions", asked), dict[str, int])
+        return {(key, uid): told[uid] for key, uid in records if uid in told}
 
     async def commit(
         self,

@@ -39,6 +39,10 @@ class Row:
             self._read = (self.document, rules.read_document(self.document, self.key, self.uid, len(self.changes)))
         return self._read[1]
 
+    def write(self, document: bytes, written: Record) -> None:
+        """Keep one more revision; `written` was read from the document, and is what a reader gets."""
+        self.document, self.settled, self._read = document, written.settled, (document, written)
+
     def holder(self, now: datetime) -> str | None:
         return self.owner if self.until is not None and self.until > now else None
 
@@ -103,8 +107,7 @@ class MemoryStore:
             raise rules.used_twice(record.key, commit, record.uid)
         written, document = rules.prepare(record, newest + 1, commit)
         self._add(row, commit, actor, lines)
-        row.document = document
-        row.settled = written.settled
+        row.write(document, written)
         return written
 
     async def jobs(

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,10 +25,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from dispatch_core.errors import CommitUnknown, UnreadableRecord
 from dispatch_core.record import Record
 from dispatch_core.stores import browse, prune, rules
-from dispatch_core.stores.change import ADD, GIVE_UP, SET, change, given, renewal, whose
+from dispatch_core.stores.change import ADD, GIVE_UP, SET, change, given, renewals, whose
 from dispatch_core.stores.contract import Change, Lease, Listed, Place, Pruned
 from dispatch_core.stores.engine import BROKEN, TRANSACTION_SECONDS, WRITES, is_repeatable, make_engine, refusal
-from dispatch_core.stores.revisions import Revisions
+from dispatch_core.stores.gathering import Gathered
 from dispatch_core.stores.schema import DatabaseTime, history, job
 
 PAUSES = (0.05, 0.2, 0.8)
@@ -35,6 +36,10 @@ PAUSES = (0.05, 0.2, 0.8)
 
 UIDS_A_QUERY = 1000
 """Databases limit the parameters of one statement."""
+
+CHANGES_MANY_AT_ONCE = ("postgresql", "sqlite")
+"""MariaDB locks every row that it looks at, in the order of the index that it happens to choose: two statements that
+change several rows of a small table may wait for each other."""
 
 DECODED_AT_ONCE = 200
 """Records read between two looks at the event loop: a long list must not keep every other job waiting."""
@@ -67,7 +72,8 @@ class SqlStore:
             asyncio.Semaphore(1) if engine.dialect.name == "sqlite" else nullcontext()
         )
 
-        self._revisions = Revisions(self._revisions_of)
+        self._revisions = Gathered(self._revisions_of)
+        self._renewals = Gathered(self._renewed)
 
     async def create(self, record: Record, *, commit: str, actor: str, new: bool = False) -> Record:
         written, document = rules.prepare(record, 1, commit)
@@ -101,17 +107,17 @@ class SqlStore:
         return _record(rows[0])
 
     async def revision(self, key: str, uid: str) -> int:
-        revision = await self._revisions.of(uid)
+        revision = await self._revisions.of((key, uid))
         if revision is None:
             raise rules.not_found(key, uid)
         return revision
 
-    async def _revisions_of(self, uids: list[str]) -> dict[str, int]:
+    async def _revisions_of(self, asked: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
         rows: list[Row[Any]] = []
-        for start in range(0, len(uids), UIDS_A_QUERY):
-            some = job.c.uid.in_(uids[start : start + UIDS_A_QUERY])
-            rows += await self._read(_all(select(job.c.uid, job.c.revision).where(some)))
-        return {row.uid: row.revision for row in rows}
+        for start in range(0, len(asked), UIDS_A_QUERY):
+            some = job.c.uid.in_([uid for _, uid in asked[start : start + UIDS_A_QUERY]])
+            rows += await self._read(_all(select(job.c.key, job.c.uid, job.c.revision).where(some)))
+        return {(row.key, row.uid): row.revision for row in rows}
 
     async def commit(
         self,
@@ -213,13 +219,22 @@ class SqlStore:
         return await self._write(work)
 
     async def renew(self, lease: Lease, seconds: float) -> None:
-        async def work(connection: AsyncConnection) -> None:
-            if (await connection.execute(renewal(seconds), whose(lease))).rowcount == 1:
-                return
-            key = (await connection.execute(select(job.c.key).where(job.c.uid == lease.uid))).scalar()
-            raise rules.no_record(lease.uid) if key is None else rules.displaced(key, lease)
+        holder = await self._renewals.of((lease, seconds))
+        if holder is None:
+            raise rules.no_record(lease.uid)
+        if (holder.lease_owner, holder.lease_epoch) != (lease.owner, lease.epoch):
+            raise rules.displaced(holder.key, lease)
 
-        await self._write(work, single=True)
+    async def _renewed(self, asked: list[tuple[Lease, float]]) -> dict[tuple[Lease, float], Row[Any]]:
+        """Who holds each of these jobs, now that the leases that are held are for so much longer."""
+        told: dict[tuple[Lease, float], Row[Any]] = {}
+        at_once = UIDS_A_QUERY if self._engine.dialect.name in CHANGES_MANY_AT_ONCE else 1
+        for seconds in {seconds for _, seconds in asked}:
+            leases = sorted((lease for lease, wanted in asked if wanted == seconds), key=lambda lease: lease.uid)
+            for start in range(0, len(leases), at_once):
+                rows = await self._write(partial(_renew, leases[start : start + at_once], seconds), single=True)
+                told |= {(lease, seconds): rows[lease.uid] for lease in leases if lease.uid in rows}
+        return told
 
     async def release(self, lease: Lease) -> None:
         async def work(connection: AsyncConnection) -> None:
@@ -247,6 +262,7 @@ class SqlStore:
 
     async def close(self) -> None:
         await self._revisions.close()
+        await self._renewals.close()
         await self._engine.dispose()
 
     async def _read(self, work: Work[T]) -> T:
@@ -287,6 +303,16 @@ class SqlStore:
                 if pause is None or not (sent or is_repeatable(error)):
                     raise (unknown if unknown and in_doubt else refusal(error, self._engine)) from error
                 await asyncio.sleep(pause)
+
+
+async def _renew(leases: list[Lease], seconds: float, connection: AsyncConnection) -> dict[str, Row[Any]]:
+    """Renew what is held, and read who holds each job; by uid."""
+    uids = [lease.uid for lease in leases]
+    held = [(lease.uid, lease.owner, lease.epoch) for lease in leases]
+    await connection.execute(renewals(seconds), {"uids": uids, "leases": held})
+    holder: Select[Any] = select(job.c.uid, job.c.key, job.c.lease_owner, job.c.lease_epoch)
+    rows = await connection.execute(holder.where(job.c.uid.in_(uids)))
+    return {row.uid: row for row in rows}
 
 
 def _newest(key: str, uid: str | None = None) -> Select[Any]:

@@ -95,7 +95,8 @@ def test_workers_change_nothing() -> None:
 @pytest.mark.promise("R1")
 @pytest.mark.case("T7")
 def test_a_crash_and_a_stall_at_every_single_point() -> None:
-    counted, points = every_point(range(1), Asked(supervisors=1))
-    assert points > 30
+    seeds = range(45, 46)  # its plan has a start, an Open, a Shut, a requeue and a StopJob, in few exchanges
+    counted, points = every_point(seeds, Asked(supervisors=1))
+    assert points > 60
     assert counted.seeds == 6 * points
     assert counted.found == []

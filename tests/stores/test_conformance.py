@@ -680,3 +680,8 @@ class TestRevision:
     async def test_of_no_record(self, store: Store) -> None:
         with pytest.raises(NotFound, match="nobody"):
             await store.revision("nobody", "0123456789abcdef")
+
+    async def test_is_of_the_key_that_is_asked_about(self, store: Store) -> None:
+        record = await created(store)
+        with pytest.raises(NotFound, match="another"):
+            await store.revision("another", record.uid)

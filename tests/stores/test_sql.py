@@ -14,13 +14,14 @@ from typing import Any
 import aiosqlite
 import pymysql
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import select, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.event import listen
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
-from dispatch_core.errors import BadInput, NotFound, StoreUnavailable
+from dispatch_core.errors import BadInput, Displaced, NotFound, StoreUnavailable
 from dispatch_core.stores.engine import is_repeatable, make_engine
 from dispatch_core.stores.migrations import upgrade
 from dispatch_core.stores.schema import DatabaseTime, job, metadata
@@ -314,7 +315,7 @@ async def test_a_file_is_found_wherever_it_is(
     await store.close()
 
 
-class TestRevisions:
+class TestGathered:
     async def test_many_questions_are_one_query(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/jobs.db"
         await upgrade(url)
@@ -325,6 +326,26 @@ class TestRevisions:
         told = await asyncio.gather(*(store.revision(record.key, record.uid) for record in records * 3))
         assert told == [1] * 60
         assert len([statement for statement in asked if "revision" in statement]) == 1
+        await store.close()
+
+    async def test_many_leases_are_renewed_in_one_statement(self, tmp_path: Path) -> None:
+        """Each answer is its own: whose lease is another's by now, or whose record is gone, is told so."""
+        url = f"sqlite:///{tmp_path}/jobs.db"
+        await upgrade(url)
+        store = open_store(url)
+        records = [await created(store, fresh(f"job {number}")) for number in range(20)]
+        leases = [await store.acquire(record, record.key, 60) for record in records]
+        await store.release(leases[3])
+        await store.acquire(records[3], "another", 60)
+        leases.append(replace(leases[0], uid="0" * 8))
+        asked: list[str] = []
+        listen(store._engine.sync_engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+        told = await asyncio.gather(*(store.renew(lease, 60) for lease in leases), return_exceptions=True)
+        assert {number: type(answer) for number, answer in enumerate(told) if answer is not None} == {
+            3: Displaced,
+            20: NotFound,
+        }
+        assert len([statement for statement in asked if statement.startswith("UPDATE")]) == 1
         await store.close()
 
     async def test_all_who_ask_are_told_of_an_outage(self, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -156,10 +155,10 @@ def budgets(truth: Truth, event: Committed) -> str | None:
     for rule in (*after.plan.rules, NEVER_RAN):
         if rule.limit is not None and after.used(rule.name) > rule.limit:
             return f"{rule.name} was used {after.used(rule.name)} times, and has a budget of {rule.limit}"
-    why = Counter(submission.why for submission in after.submissions if not submission.why.startswith("person "))
-    for key, times in why.items():
-        if times > 1:
-            return f"{key} launched {times} times"
+    why = [submission.why for submission in after.submissions if not submission.why.startswith("person ")]
+    for key in why:
+        if why.count(key) > 1:
+            return f"{key} launched {why.count(key)} times"
         if key != "first" and after.spent(key) is None:
             return f"{key} launched again, and nothing was spent on it"
     return None

@@ -174,14 +174,20 @@ class Truth:
 
     def remember(self, event: Event) -> None:
         """What was so before the next event."""
-        if type(event) is Sent:
-            self.sent.add(named(event))
-        elif type(event) is Stopped:
-            self.has_read.discard(event.actor)
-        elif type(event) is Arrived and event.sent.kind is Kind.STOP_JOB and event.reply.answer is not Answer.LATE:
-            self.stopped.add(named(event.sent))
-        elif type(event) is Arrived and event.sent.kind is None and event.reply.answer is Answer.REFUSED:
-            self.refused.add((event.sent.submission, event.sent.attempt))
+        kind = type(event)
+        if kind is Sent:
+            self.sent.add(named(event))  # type: ignore[arg-type]
+        elif kind is Stopped:
+            self.has_read.discard(event.actor)  # type: ignore[union-attr]
+        elif kind is Arrived:
+            self._arrived(event)  # type: ignore[arg-type]
+
+    def _arrived(self, event: Arrived) -> None:
+        sent, answer = event.sent, event.reply.answer
+        if sent.kind is Kind.STOP_JOB and answer is not Answer.LATE:
+            self.stopped.add(named(sent))
+        elif sent.kind is None and answer is Answer.REFUSED:
+            self.refused.add((sent.submission, sent.attempt))
 
     def _looked(self, event: Looked) -> None:
         if event.job:
@@ -192,8 +198,7 @@ class Truth:
 
     def _committed(self, record: Record) -> None:
         self.revisions.append(record)
-        for call in record.calls:
-            self.named.add((call.kind, call.object, call.run, call.deadline))
+        self.named.update((call.kind, call.object, call.run, call.deadline) for call in record.calls)
         for submission in record.submissions:
             for attempt in submission.attempts:
                 self.named.add((None, f"{submission.number}.{attempt.number}", 0, attempt.deadline))

@@ -61,9 +61,9 @@ with DAG("lost_worker", schedule=None, params={"mark": "lost_worker"}):
         task_id="job", command=COMMAND, environment=ENVIRONMENT, retries=2, retry_delay=timedelta(seconds=1)
     )
 
-with DAG("fifty", schedule=None, params={"mark": "fifty"}, max_active_tasks=64):
+with DAG("twenty", schedule=None, params={"mark": "twenty"}, max_active_tasks=64):
     DispatchOperator.partial(task_id="job", command=COMMAND).expand(
-        environment=[{"LINES": f"{FOLDER}/fifty-{number}.lines", "GO": f"{FOLDER}/fifty.go"} for number in range(50)]
+        environment=[{"LINES": f"{FOLDER}/twenty-{number}.lines", "GO": f"{FOLDER}/twenty.go"} for number in range(20)]
     )
 
 with DAG("policy", schedule=None, params={"mark": "policy"}):
