@@ -11,11 +11,17 @@ from msgspec.structs import replace
 
 from dispatch_core.adapters.conformance.rig import Case
 from dispatch_core.adapters.contract import Log, Target
+from dispatch_core.adapters.kubernetes.kinds import PROGRESS
 from dispatch_core.adapters.logs import written
-from dispatch_core.plan import Spec
+from dispatch_core.cli.explaining import lines_of
+from dispatch_core.client import Client, explain
+from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Answer, State
+from dispatch_core.stores.memory import MemoryStore
+from dispatch_core.supervisor import Supervisor
 from tests.kubernetes.rig import KubernetesRig, World, served
-from tests.kubernetes.server.kinds import QUOTA
+from tests.kubernetes.server.kinds import JOB, QUOTA
+from tests.kubernetes.server.storage import copied
 
 BIG = 2**40
 
@@ -80,6 +86,22 @@ async def test_a_pod_that_is_not_made_is_told_by_an_event(tmp_path: Path) -> Non
         assert (await case.adapter.read_log(target, 1, 0, 9)).why == ""
 
 
+async def test_explain_says_why_a_job_does_not_begin(tmp_path: Path) -> None:
+    async with served(tmp_path) as (server, rig):
+        server.node.missing.add("registry.example/test:1")
+        store = MemoryStore()
+        await Client(store, "ann").submit("job", rig.payload("line"), Plan(), scheduler="test")
+        work = asyncio.ensure_future(Supervisor(store, rig.adapter).run("job"))
+        async for _ in rig.patiently():
+            told = await explain(store, rig.adapter, "job")
+            if told.why:
+                break
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        assert "ErrImagePull: " in told.why or "ImagePullBackOff: " in told.why
+        assert f"  it has not begun: {told.why}" in list(lines_of(told))
+
+
 # --- progress
 
 
@@ -139,6 +161,18 @@ async def test_only_lines_that_match_are_progress(tmp_path: Path) -> None:
         (rig.folder / "lines").rename(rig.folder / "say")
         await asyncio.sleep(0.3)
         assert await progress_of(case, target) == matched
+
+
+async def test_a_pattern_that_a_person_broke_hinders_no_listing(tmp_path: Path) -> None:
+    async with served(tmp_path) as (server, rig):
+        case = Case(rig)
+        target = await talker(rig, case, pattern="^epoch")
+        await progress_of(case, target)
+        broken = copied(server.get(JOB, target.name, "default"))
+        broken["metadata"]["annotations"][PROGRESS] = "output ("
+        server.store.update(JOB, broken)
+        shown = await case.seen(target.id)
+        assert (shown.state, shown.progress) == (State.RUNNING, None)
 
 
 async def test_nobody_asks_for_the_logs_of_others(tmp_path: Path) -> None:

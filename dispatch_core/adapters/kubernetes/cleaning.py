@@ -8,11 +8,11 @@ and its resourceVersion. Its pods and logs go with it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from dispatch_core.adapters.kubernetes import causes, kinds
-from dispatch_core.adapters.kubernetes.calls import REQUEST_SECONDS
 from dispatch_core.adapters.kubernetes.kinds import Json, Sort, dig, name_of, uid_of
 from dispatch_core.adapters.kubernetes.transport import Api
 from dispatch_core.errors import DispatchError
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 MOST = 50
 """Objects that are deleted at once; the rest goes the next time."""
+MOST_SECONDS = 5.0
+"""No listing waits longer for it."""
 AGAIN_SECONDS = 600.0
 
 Old = tuple[Sort, Json]
@@ -43,12 +45,15 @@ def last_change(object: Json) -> datetime | None:
 
 async def clean(api: Api, namespace: str, ended: Iterable[Old], now: datetime, keep_seconds: float) -> None:
     """Delete some of what is old; what cannot be deleted is left for another time."""
+    until = time.monotonic() + MOST_SECONDS
     for _, (sort, object) in zip(range(MOST), old(ended, now - timedelta(seconds=keep_seconds)), strict=False):
+        if (left := until - time.monotonic()) <= 0:
+            return
         shown = {"uid": uid_of(object), "resourceVersion": str(dig(object, "metadata", "resourceVersion"))}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", "preconditions": shown}
         path = sort.path(namespace, name_of(object))
         try:
-            answered = await api.request("DELETE", path, None, body, seconds=REQUEST_SECONDS)
+            answered = await api.request("DELETE", path, None, body, seconds=left)
         except DispatchError as error:
             log.info("what is old in %s stays for now: %s", namespace, error)
             return

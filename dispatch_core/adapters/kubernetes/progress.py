@@ -69,13 +69,14 @@ class Progress:
             return None
         pattern = annotation(shown.object, PROGRESS).removeprefix(OUTPUT).strip()
         try:
+            wanted = re.compile(pattern)
             lines = await self._lines(pod, LINES if pattern else 1)
-        except DispatchError:
+        except (DispatchError, re.error):
             return None
         if lines is None:
             return None
         uid = str(dig(pod, "metadata", "uid"))
-        matches = [at for at, text in map(timed, lines) if at and (not pattern or re.search(pattern, text))]
+        matches = [at for at, text in map(timed, lines) if at is not None and wanted.search(text)]
         last = max([*matches, began, self._matched.get(uid, began)])
         self._matched[uid] = last
         return last
