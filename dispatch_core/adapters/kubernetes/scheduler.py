@@ -43,6 +43,8 @@ from dispatch_core.record import Answer, Reply
 WINDOW_SECONDS = 20.0
 SLOW_FACTOR = 5.0
 """A server that takes long over a listing is left in peace for so many times as long."""
+LONGEST_PAUSE_SECONDS = 8.0
+"""But no longer: who has asked for a listing gives up after the longest step, of which its own duration is a part."""
 KEPT_JOBS = 20_000
 KEPT_NUMBERS = 16
 PROBE_SECONDS = 600.0
@@ -70,7 +72,7 @@ class KubernetesScheduler:
         """Whether Kueue knows admission gates; None: not known."""
         self._probed: float | None = None
         self._cleaned: float | None = None
-        self._listings = Listings(self._look, lambda: max(cluster.poll_seconds, SLOW_FACTOR * self.lister.seconds))
+        self._listings = Listings(self._look, self._pause)
         self._changes = Changes()
         self._listed: dict[str, int] = {}
         """How many changes there were when a job was last listed, by its uid."""
@@ -112,6 +114,11 @@ class KubernetesScheduler:
             repeat_seconds=10.0,
             resync_seconds=60.0,
         )
+
+    def _pause(self) -> float:
+        """From the beginning of one listing to that of the next."""
+        seconds = self.lister.seconds
+        return max(self.cluster.poll_seconds, min(SLOW_FACTOR * seconds, seconds + LONGEST_PAUSE_SECONDS))
 
     @property
     def listings(self) -> int:
