@@ -43,8 +43,8 @@ from dispatch_core.record import Answer, Reply
 WINDOW_SECONDS = 20.0
 SLOW_FACTOR = 5.0
 """A server that takes long over a listing is left in peace for so many times as long."""
-LONGEST_PAUSE_SECONDS = 8.0
-"""But no longer: who has asked for a listing gives up after the longest step, of which its own duration is a part."""
+PATIENCE_SECONDS = 18.0
+"""But whoever asks is to have the next listing within this: who waits for longer than the longest step gives up."""
 KEPT_JOBS = 20_000
 KEPT_NUMBERS = 16
 PROBE_SECONDS = 600.0
@@ -118,7 +118,7 @@ class KubernetesScheduler:
     def _pause(self) -> float:
         """From the beginning of one listing to that of the next."""
         seconds = self.lister.seconds
-        return max(self.cluster.poll_seconds, min(SLOW_FACTOR * seconds, seconds + LONGEST_PAUSE_SECONDS))
+        return max(self.cluster.poll_seconds, min(SLOW_FACTOR * seconds, max(seconds, PATIENCE_SECONDS - seconds)))
 
     @property
     def listings(self) -> int:
