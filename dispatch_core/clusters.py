@@ -170,7 +170,7 @@ def _kubernetes(part: Part, name: str) -> KubernetesCluster:
         "queue": _label,
         "held_queue": _label,
         "image": _word,
-        "poll": _lasting(0.1, 600.0, "100ms to 10m"),
+        "poll": _lasting(0.1, 15.0, "100ms to 15s"),  # who waits for the next listing gives up after the longest step
         "absence": _lasting(1.0, 86400.0, "1s to 1d"),
         "keep": _lasting(3600.0, LONGEST_SECONDS, "1h to 3650d"),
         "proxy": _lasting(0.0, 3600.0, "0s to 1h"),

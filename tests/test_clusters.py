@@ -265,7 +265,7 @@ def test_paths_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_readmes_clusters_are_some() -> None:
     blocks = (Path(__file__).parents[1] / "README.md").read_text().split("```")
-    (text,) = (block.removeprefix("yaml\n") for block in blocks if block.startswith("yaml\n# clusters.yaml"))
+    text = next(block.removeprefix("yaml\n") for block in blocks if block.startswith("yaml\n# clusters.yaml"))
     found = Clusters(Path("/home/ann/.local/share/dispatch/clusters.yaml"), read_clusters(text, "README"), there=True)
     with pytest.raises(UnknownCluster) as raised:
         found.find("alp")

@@ -117,6 +117,7 @@ def test_a_cluster_is_read_from_the_clusters_file() -> None:
         ("namespace: Team_A", "no name of Kubernetes"),
         ("queue: team", "kueue: true"),
         ("kubeconfig: here", "not absolute"),
+        ("poll: 1m", "100ms to 15s"),
         ("colour: red", "no such field"),
     ],
 )
