@@ -11,7 +11,7 @@ import getpass
 from collections.abc import Callable
 
 from dispatch_core import ask, gate
-from dispatch_core.adapters.contract import Adapter, Job
+from dispatch_core.adapters.contract import Adapter, Job, Target
 from dispatch_core.ask import Receipt, receipt
 from dispatch_core.errors import BadInput, Conflict
 from dispatch_core.find import observe
@@ -19,7 +19,7 @@ from dispatch_core.gate import Condition
 from dispatch_core.guards import guard
 from dispatch_core.next import decide
 from dispatch_core.plan import Plan, Spec, Value, problems
-from dispatch_core.record import KEY_LENGTH, Record, Result
+from dispatch_core.record import KEY_LENGTH, Object, Record, Result, State
 from dispatch_core.stores.contract import Store
 from dispatch_core.story import story
 from dispatch_core.surroundings import FreshId, Now, fresh_id, utc_now
@@ -36,6 +36,8 @@ class Explanation(Value, frozen=True):
     decision: Decision
     gate: tuple[Condition, ...]
     """The conditions of the newest canonical object's gate, where it is listed shut."""
+    why: str = ""
+    """Why that object waits, though its gate is open, in the scheduler's words; "" where it does not, or is silent."""
 
 
 class Client:
@@ -141,4 +143,11 @@ async def explain(store: Store, adapter: Adapter, key: str, uid: str | None = No
         record=read,
         decision=decision,
         gate=gate.conditions(observed.record, observed, canonical) if canonical is not None and shut else (),
+        why=await _why(adapter, canonical) if canonical is not None and canonical.state is State.PENDING else "",
     )
+
+
+async def _why(adapter: Adapter, object: Object) -> str:
+    """Why an opened object has not begun, as the scheduler tells. Raises SchedulerUnavailable."""
+    piece = await adapter.read_log(Target(id=object.id, name=object.name, run=object.run), 1, 0, 0)
+    return piece.why

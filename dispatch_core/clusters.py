@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
+from dispatch_core.adapters.kubernetes.kinds import SORTS
 from dispatch_core.adapters.slurm.cluster import SlurmCluster, SshHost
 from dispatch_core.amounts import LONGEST_SECONDS
 from dispatch_core.errors import BadInput
-from dispatch_core.fields import Reader, fields_of, finite, one_of, seconds, string, whole
+from dispatch_core.fields import Reader, boolean, fields_of, finite, many, one_of, seconds, string, whole
 from dispatch_core.parts import Part, from_fields, from_yaml
 from dispatch_core.plan import Value
 
@@ -39,7 +41,7 @@ class LocalCluster(Value, frozen=True):
     """Runs at a time; None: one for each processor."""
 
 
-Cluster = SlurmCluster | LocalCluster
+Cluster = SlurmCluster | KubernetesCluster | LocalCluster
 
 
 class UnknownCluster(BadInput):
@@ -91,6 +93,11 @@ def read_clusters(text: str, name: str) -> dict[str, Cluster]:
     return found
 
 
+def read_kubernetes(name: str, fields: Mapping[str, object], where: str) -> KubernetesCluster:
+    """The same for a Kubernetes cluster. Raises BadInput."""
+    return _kubernetes(from_fields({"type": "kubernetes", **fields}, where), name)
+
+
 def read_slurm(name: str, fields: Mapping[str, object], where: str) -> SlurmCluster:
     """The Slurm cluster in fields named as in a clusters file, without `type`, as an engine is given them; `where`
     begins what is said of a mistake. Raises BadInput."""
@@ -111,11 +118,8 @@ def _cluster(part: Part, name: str) -> Cluster:
     if not isinstance(part.value, dict):
         raise part.refuse(f"it is {part.shown}; write a mapping, like {{type: slurm, host: login.example}}")
     if "type" not in part.value:
-        raise part.refuse("type is missing; add it: slurm or local")
-    return _slurm(part, name) if one_of(*_TYPES)(part.value["type"]) == "slurm" else _local(part, name)
-
-
-_TYPES = ("slurm", "local")
+        raise part.refuse("type is missing; add it: slurm, kubernetes or local")
+    return _TYPES[one_of(*_TYPES)(part.value["type"])](part, name)
 
 
 def _slurm(part: Part, name: str) -> SlurmCluster:
@@ -152,13 +156,67 @@ def _slurm(part: Part, name: str) -> SlurmCluster:
     return cluster
 
 
-_LASTING = ("poll", "absence", "keep", "keep_secrets")
+_LASTING = ("poll", "absence", "keep", "keep_secrets", "proxy")
+
+
+def _kubernetes(part: Part, name: str) -> KubernetesCluster:
+    readers: dict[str, Reader] = {
+        "type": string,
+        "namespace": _label,
+        "kubeconfig": _path_here,
+        "context": _filled,
+        "kinds": _kinds,
+        "kueue": boolean,
+        "queue": _label,
+        "held_queue": _label,
+        "image": _word,
+        "poll": _lasting(0.1, 15.0, "100ms to 15s"),  # who waits for the next listing gives up after the longest step
+        "absence": _lasting(1.0, 86400.0, "1s to 1d"),
+        "keep": _lasting(3600.0, LONGEST_SECONDS, "1h to 3650d"),
+        "proxy": _lasting(0.0, 3600.0, "0s to 1h"),
+    }
+    fields = fields_of(part, readers, ())
+    for stray in ("queue", "held_queue"):
+        if stray in fields and not fields.get("kueue"):
+            raise part.at((stray,)).refuse("it is a queue of Kueue; write kueue: true beside it, or leave it out")
+    rest = {
+        f"{field}_seconds" if field in _LASTING else field: value for field, value in fields.items() if field != "type"
+    }
+    return KubernetesCluster(name=name, **rest)
+
+
+def _label(part: Part) -> str:
+    """A name as Kubernetes takes it."""
+    word = _word(part)
+    if not _DNS_LABEL.fullmatch(word):
+        raise part.refuse(f"{part.shown} is no name of Kubernetes: small letters, digits and -; change it")
+    return word
+
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+
+
+def _kinds(part: Part) -> tuple[str, ...]:
+    kinds = many(string)(part)
+    for kind in kinds:
+        if kind not in SORTS:
+            raise part.refuse(f"{kind!r} is not one of {', '.join(SORTS)}; change it")
+    if not kinds:
+        raise part.refuse(f"it is empty; name some of {', '.join(SORTS)}, or leave it out")
+    return kinds
 
 
 def _local(part: Part, name: str) -> LocalCluster:
     readers: dict[str, Reader] = {"type": string, "spool": _path_here, "slots": _between(1, 100_000)}
     fields = fields_of(part, readers, ("spool",))
     return LocalCluster(name=name, spool=fields["spool"], slots=fields.get("slots"))
+
+
+_TYPES: Mapping[str, Callable[[Part, str], Cluster]] = {
+    "slurm": _slurm,
+    "kubernetes": _kubernetes,
+    "local": _local,
+}
 
 
 # --- one value

@@ -135,7 +135,7 @@ class Janitor:
         """Retire and stop what is alive of settled records."""
         for name, adapter in self.adapters.items():
             try:
-                listing = await adapter.everything()
+                listing, kept = await adapter.everything(), await adapter.kept()
             except DispatchError as error:
                 self._hindered(name, f"cluster {name} is not swept: {error}")
                 continue
@@ -150,6 +150,13 @@ class Janitor:
             for job in late:
                 if job.record is not None and job.record.scheduler == name:
                     await self.supervisors[name].sweep(job.record)
+            await self._tell_settled(name, kept)
+
+    async def _tell_settled(self, name: str, kept: frozenset[str]) -> None:
+        """Have a cluster give up what it keeps for records that are settled: nobody has told it, or not all of it."""
+        for job in await self.store.jobs(settled=True, uids=kept) if kept else []:
+            if job.record is not None and job.record.scheduler == name:
+                await self.supervisors[name].tell_settled(job.record)
 
     def _tell_unreadable(self, jobs: list[Listed]) -> None:
         """Say once of each revision that cannot be read that it is left alone: its job needs a newer supervisor."""

@@ -115,12 +115,18 @@ def find_cluster(name: str, *, spool: Path | None = None, file: Path | None = No
 
 def open_cluster(cluster: Cluster) -> Adapter:
     """A connection to a cluster; who opens it closes it. Raises BadInput."""
+    from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
     from dispatch_core.adapters.slurm.cluster import SlurmCluster
 
     if isinstance(cluster, SlurmCluster):
         from dispatch_core.adapters.slurm.scheduler import open_slurm
 
         opened: Adapter = open_slurm(cluster)
+        return opened
+    if isinstance(cluster, KubernetesCluster):
+        from dispatch_core.adapters.kubernetes.scheduler import open_kubernetes
+
+        opened = open_kubernetes(cluster)
         return opened
     from dispatch_core.adapters.local.scheduler import LocalScheduler  # most commands need no scheduler
 
@@ -139,6 +145,7 @@ def problems_on(name: str, spec: Spec, file: Path | None = None) -> list[tuple[t
 
 def problems_of(cluster: Cluster, spec: Spec) -> list[tuple[tuple[str | int, ...], str]]:
     """What a cluster cannot launch, without connecting to it or making anything that stays."""
+    from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
     from dispatch_core.adapters.slurm.cluster import SlurmCluster
 
     if isinstance(cluster, SlurmCluster):
@@ -146,6 +153,10 @@ def problems_of(cluster: Cluster, spec: Spec) -> list[tuple[tuple[str | int, ...
 
         found: list[tuple[tuple[str | int, ...], str]] = problems(spec)
         return found
+    if isinstance(cluster, KubernetesCluster):
+        from dispatch_core.adapters.kubernetes import manifest
+
+        return manifest.problems(spec, cluster)
     from dispatch_core.adapters.local.scheduler import LocalScheduler
 
     with TemporaryDirectory(prefix="dispatch-check-") as scratch:
@@ -155,12 +166,19 @@ def problems_of(cluster: Cluster, spec: Spec) -> list[tuple[tuple[str | int, ...
 async def examine(cluster: Cluster) -> AsyncIterator[Finding]:
     """What can be said of a cluster without submitting a job: whether dispatch can use it. A spool that is not there is
     made."""
+    from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
     from dispatch_core.adapters.slurm.cluster import SlurmCluster
 
     if isinstance(cluster, SlurmCluster):
         from dispatch_core.adapters.slurm.doctor import examine
 
         async for finding in examine(cluster):
+            yield finding
+        return
+    if isinstance(cluster, KubernetesCluster):
+        from dispatch_core.adapters.kubernetes import doctor
+
+        async for finding in doctor.examine(cluster):
             yield finding
         return
     try:

@@ -105,7 +105,17 @@ class Supervisor:
                     await loop.wait(seconds)
         finally:
             await asyncio.shield(loop.leave())
+        if record.settled:
+            await self.tell_settled(record)
         return record
+
+    async def tell_settled(self, record: Record) -> None:
+        """Have the cluster give up what it keeps until a settlement; where that fails, a janitor repeats it."""
+        try:
+            async with asyncio.timeout(self.step_seconds):
+                await self.adapter.settled(record.uid, record.names())
+        except (SchedulerUnavailable, OSError, TimeoutError) as error:
+            log.info("job %s is settled, but its cluster was not told: %s", record.key, error or type(error).__name__)
 
     async def attend(
         self, key: str, uid: str | None = None, *, until_outcome: bool = False, if_free: bool = False

@@ -26,7 +26,7 @@ CASES = tuple(
     "T1 T2 T3 T4 T5 T6 T7 T8 T9 T11 T12 T13 T14 T15 T16 T17 T18 T20 T21 T23 T25 T26 T27 T28 T30 T32 T33 T34 T35 T38 T39"
     " T41 T43 T45 T47 T49 T50 T52 T53 T54 T55".split()
 )
-LATER = frozenset({"T54"})
+LATER: frozenset[str] = frozenset()
 
 SHOWS = "shows"
 WORST_LAST = ("passed", "skipped", "failed")

@@ -101,10 +101,10 @@ MISTAKES = {
         "clusters:\n  a:\n",
         "2: clusters.a: it is nothing; write a mapping, like {type: slurm, host: login.example}",
     ),
-    "no type": ("clusters:\n  a: {host: h}\n", "2: clusters.a: type is missing; add it: slurm or local"),
+    "no type": ("clusters:\n  a: {host: h}\n", "2: clusters.a: type is missing; add it: slurm, kubernetes or local"),
     "another type": (
         "clusters:\n  a: {type: pbs}\n",
-        '2: clusters.a.type: "pbs" is not known here; write one of slurm, local',
+        '2: clusters.a.type: "pbs" is not known here; write one of slurm, kubernetes, local',
     ),
     "the name that is built in": (
         "clusters:\n  local: {type: slurm}\n",
@@ -265,7 +265,7 @@ def test_paths_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_readmes_clusters_are_some() -> None:
     blocks = (Path(__file__).parents[1] / "README.md").read_text().split("```")
-    (text,) = (block.removeprefix("yaml\n") for block in blocks if block.startswith("yaml\n# clusters.yaml"))
+    text = next(block.removeprefix("yaml\n") for block in blocks if block.startswith("yaml\n# clusters.yaml"))
     found = Clusters(Path("/home/ann/.local/share/dispatch/clusters.yaml"), read_clusters(text, "README"), there=True)
     with pytest.raises(UnknownCluster) as raised:
         found.find("alp")

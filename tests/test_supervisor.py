@@ -38,6 +38,9 @@ QUICK = Bounds(call_seconds=0.5, window_seconds=2, absence_seconds=1, repeat_sec
 Hook = Callable[[str, int], Awaitable[None]]
 
 
+CHANGING = {str(kind) for kind in Kind} | {"start"}
+
+
 class Around:
     """A real store or scheduler, with something that happens before or after a call of it."""
 
@@ -113,7 +116,7 @@ async def test_an_undisturbed_job_takes_eight_commits_at_most_and_two_changing_c
     assert record.outcome.result is Result.SUCCEEDED
     assert world.runs() == ["1.1"]
     assert record.revision <= 8
-    assert {name: n for name, n in scheduler.counts.items() if name not in ("find", "watch")} == {"start": 1, "open": 1}
+    assert {name: n for name, n in scheduler.counts.items() if name in CHANGING} == {"start": 1, "open": 1}
 
 
 @pytest.mark.promise("O1")
@@ -414,6 +417,56 @@ async def test_a_launch_that_lands_after_settlement_is_swept_and_never_runs(worl
     assert [o.retired for o in after.objects] == [True]
     assert [o.state for o in (await world.scheduler.everything()).objects] == [State.ENDED]
     assert world.runs() == []
+
+
+class Keeping(Around):
+    """A cluster that keeps something for each record, until it is told that it is settled, which fails so often."""
+
+    def __init__(self, world: World, failures: int = 0) -> None:
+        super().__init__(world.scheduler)
+        self.world, self.failures = world, failures
+        self.uids: set[str] = set()
+        self.told: list[tuple[bool, tuple[str, ...]]] = []
+        """Of each telling whether the record in the store was settled then, and the names that were told."""
+
+    async def start(self, launch: Launch, *args: Any) -> Reply:
+        self.uids.add(launch.uid)
+        return await self.real.start(launch, *args)  # type: ignore[no-any-return]
+
+    async def kept(self) -> frozenset[str]:
+        return frozenset(self.uids)
+
+    async def settled(self, uid: str, names: tuple[str, ...]) -> None:
+        (job,) = await self.world.store.jobs(uids=frozenset({uid}))
+        self.told.append((job.record is not None and job.record.settled, names))
+        if len(self.told) <= self.failures:
+            raise SchedulerUnavailable("the cluster is restarting")
+        self.uids.discard(uid)
+
+
+@pytest.mark.promise("S2")
+async def test_a_cluster_is_told_of_a_settlement_once_it_is_committed(world: World) -> None:
+    keeping = Keeping(world)
+    uid = await world.submit()
+    record = await world.supervisor(scheduler=keeping).run("job")
+    assert record.settled
+    assert keeping.told == [(True, (object_name(uid, 1, 1),))]
+    await Janitor(world.store, {"local": keeping}).sweep()  # type: ignore[dict-item]
+    assert len(keeping.told) == 1
+
+
+@pytest.mark.promise("S2")
+async def test_a_janitor_tells_of_settlements_until_it_has_got_through(world: World) -> None:
+    keeping = Keeping(world, failures=2)
+    uid = await world.submit()
+    other = await world.submit("sleep 60", key="goes on")
+    keeping.uids.update({other, "of another store"})
+    await world.supervisor(scheduler=keeping).run("job")
+    janitor = Janitor(world.store, {"local": keeping})  # type: ignore[dict-item]
+    for _ in range(3):
+        await janitor.sweep()
+    assert keeping.told == [(True, (object_name(uid, 1, 1),))] * 3
+    assert keeping.uids == {other, "of another store"}
 
 
 @pytest.mark.promise("O2")

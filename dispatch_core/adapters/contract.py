@@ -103,6 +103,8 @@ class Piece(Value, frozen=True):
     """Bytes that the run has written to this stream so far; fewer than before where somebody has shortened it."""
     path: str = ""
     """Where the log is, or was, as far as that is known."""
+    why: str = ""
+    """Why an opened run has not begun, in one line, where the scheduler tells."""
 
 
 class Adapter(Protocol):
@@ -157,6 +159,15 @@ class Adapter(Protocol):
     async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
         """What the run has written to standard output (1) or standard error (2), from byte `begin` on: `length` bytes,
         or what there is. `adapters.logs` makes a whole log of it. Raises SchedulerUnavailable."""
+
+    async def settled(self, uid: str, names: tuple[str, ...]) -> None:
+        """This record is settled, so nothing is created for it any more: give up what the cluster keeps for that alone.
+        `names`: of the objects of all its attempts; they are left as they are. It is told again until it was carried
+        out, so once more does no harm. Raises SchedulerUnavailable."""
+
+    async def kept(self) -> frozenset[str]:
+        """The uids of the records that the cluster still keeps something for until they are settled, for the janitor.
+        Raises SchedulerUnavailable."""
 
     async def close(self) -> None:
         """End the connection and what it polls with; no object is touched."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from dispatch_core.adapters.contract import Adapter, Job, Log, Target
+from dispatch_core.adapters.contract import Adapter, Job, Log, Piece, Target
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.record import State
 
@@ -74,7 +74,7 @@ class _Stream:
         self._size = 0
         self.is_behind = False
         """Whether there was more than was asked for the last time."""
-        self._told: Log | None = None
+        self._told: tuple[Log, str] | None = None
 
     @property
     def is_at_place(self) -> bool:
@@ -89,7 +89,7 @@ class _Stream:
     async def more(self) -> bytes:
         """The next bytes, none where there are none yet."""
         data, size = await self._read(self._begin, CHUNK)
-        if self._told is Log.THERE and size < self._begin:
+        if self._told == (Log.THERE, "") and size < self._begin:
             self._tell("the log became shorter; it is shown from its beginning")
             self._begin = 0
             return b""
@@ -126,20 +126,21 @@ class _Stream:
         return end
 
     async def _read(self, begin: int, length: int) -> tuple[bytes, int]:
-        if self._told is Log.SHARED:
+        if self._told is not None and self._told[0] is Log.SHARED:
             return b"", 0
         piece = await self._adapter.read_log(self._target, self._number, begin, length)
-        if piece.log is not self._told:
-            self._told = piece.log
-            self._say(piece.log, piece.path)
+        if (piece.log, piece.why) != self._told:
+            self._told = piece.log, piece.why
+            self._say(piece)
         return piece.data, piece.size
 
-    def _say(self, log: Log, path: str) -> None:
+    def _say(self, piece: Piece) -> None:
         run = f"run {self._target.run} of {self._target.id}"
-        if log is Log.NOT_BEGUN and self._number == 1:
-            self._tell(f"{run} has not begun; there is no log yet")
-        elif log is Log.GONE:
-            self._tell(f"{run} wrote to {path}, which was removed, or cannot be read from here")
+        if piece.log is Log.NOT_BEGUN and self._number == 1:
+            why = f" ({piece.why})" if piece.why else ""
+            self._tell(f"{run} has not begun{why}; there is no log yet")
+        elif piece.log is Log.GONE:
+            self._tell(f"{run} wrote to {piece.path}, which was removed, or cannot be read from here")
 
 
 async def _is_over(adapter: Adapter, job: Job, target: Target) -> bool:

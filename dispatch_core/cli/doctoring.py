@@ -8,11 +8,13 @@ from __future__ import annotations
 import msgspec
 
 from dispatch_core.adapters.contract import Finding
+from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
 from dispatch_core.cli import exits
 from dispatch_core.cli.session import Detached, Session
 from dispatch_core.cli.session import run as run_to_end
 from dispatch_core.clusters import Cluster, LocalCluster
+from dispatch_core.errors import BadInput
 from dispatch_core.places import examine
 
 WORDS = {True: "ok", False: "bad", None: "note"}
@@ -26,15 +28,33 @@ def list_clusters(session: Session) -> int:
 
 
 def _type(cluster: Cluster) -> str:
+    if isinstance(cluster, KubernetesCluster):
+        return "kubernetes"
     return "slurm" if isinstance(cluster, SlurmCluster) else "local"
 
 
 def _where(cluster: Cluster) -> str:
     if isinstance(cluster, LocalCluster):
         return cluster.spool
+    if isinstance(cluster, KubernetesCluster):
+        return f"namespace {cluster.namespace}" + (f" of {cluster.context}" if cluster.context else "")
     if cluster.ssh is None:
         return "this machine"
     return f"{cluster.ssh.user}@{cluster.ssh.host}" if cluster.ssh.user else cluster.ssh.host
+
+
+def print_policies(session: Session, name: str) -> int:
+    """Admission policies and a role, as YAML for `kubectl apply -f -`. Raises BadInput for another kind of cluster."""
+    cluster = session.cluster(name)
+    if not isinstance(cluster, KubernetesCluster):
+        raise BadInput(f"{name} is a {_type(cluster)} cluster; only Kubernetes has admission policies")
+    from dispatch_core.adapters.kubernetes.policies import printed
+
+    text = printed(cluster)
+    for line in text.splitlines():
+        session.screen.line(line)
+    session.screen.result({"cluster": name, "policies": text})
+    return exits.FINE
 
 
 def doctor(session: Session, name: str) -> int:

@@ -33,6 +33,8 @@ def lines_of(told: Explanation) -> Iterator[str]:
     yield "because"
     for note in decision.notes:
         yield f"  {note.text}  ({note.reason})"
+    if told.why:
+        yield f"  it has not begun: {told.why}"
     if told.gate:
         false = [condition for condition in told.gate if not condition.holds]
         yield (
@@ -60,4 +62,5 @@ def value_of(told: Explanation) -> dict[str, object]:
         "wake_seconds": decision.wake_seconds,
         "notes": decision.notes,
         "gate": told.gate,
+        "why": told.why,
     }

@@ -46,6 +46,12 @@ def doctor(
     spool: SpoolOption = None,
     clusters: ClustersOption = None,
     output: OutputOption = Output.TEXT,
+    policies: Annotated[
+        bool,
+        typer.Option(
+            "--policies", help="Print what a Kubernetes administrator can apply, and ask the cluster nothing."
+        ),
+    ] = False,
 ) -> int:
     """Look at a cluster, and say what would keep dispatch from using it; no job is submitted.
 
@@ -53,6 +59,9 @@ def doctor(
     from dispatch_core.cli import doctoring
 
     screen = Screen(as_json=output is Output.JSON)
+    if policies:
+        session = Session(store=None, spool=spool, screen=screen, clusters=clusters)
+        return doctoring.print_policies(session, cluster)
     return doctoring.doctor(Session(store=None, spool=spool, screen=screen, clusters=clusters), cluster)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from dispatch_core.adapters.contract import Job
+from dispatch_core.adapters.contract import Job, Log, Piece, Target
 from dispatch_core.client import explain
 from dispatch_core.evidence import Bounds, Capabilities, Listing
 from dispatch_core.record import Kind, Record
@@ -46,6 +46,9 @@ class _As:
 
     async def read(self, key: str, uid: str | None = None) -> Record:
         return self.record
+
+    async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
+        return Piece(log=Log.NOT_BEGUN)
 
     async def find(self, job: Job) -> Listing:
         return self.listing

@@ -36,6 +36,12 @@ class Connection:
             return [(("spec", "queue"), "there is no queue 'nowhere' on this cluster")]
         return []
 
+    async def settled(self, uid: str, names: tuple[str, ...]) -> None:
+        """Nothing is kept for it."""
+
+    async def kept(self) -> frozenset[str]:
+        return frozenset()
+
     async def close(self) -> None:
         """Nothing to end."""
 

@@ -227,6 +227,7 @@ class Pages:
             "calls": [call_words(call, utc) for call in decision.calls],
             "wake": decision.wake_seconds,
             "notes": decision.notes,
+            "why": told.why,
             "gate": sorted(told.gate, key=lambda condition: condition.holds),
         }
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dispatch_core.adapters.contract import Adapter
+from dispatch_core.adapters.contract import Adapter, Log, Piece
 from dispatch_core.adapters.contract import Job as Asked
 from dispatch_core.adapters.slurm.cluster import SlurmCluster
 from dispatch_core.adapters.slurm.scheduler import SlurmScheduler
@@ -83,6 +83,9 @@ class Shown:
 
     async def find(self, job: Asked) -> Listing:
         return self.listing
+
+    async def read_log(self, *_: object) -> Piece:
+        return Piece(log=Log.NOT_BEGUN)
 
 
 def settings_for(cluster: Cluster, folder: Path) -> SlurmCluster:

@@ -165,6 +165,12 @@ class LocalScheduler:
         except OSError:
             return Piece(log=Log.GONE, path=path)
 
+    async def settled(self, uid: str, names: tuple[str, ...]) -> None:
+        """Nothing is kept for it."""
+
+    async def kept(self) -> frozenset[str]:
+        return frozenset()
+
     async def close(self) -> None:
         self._closed = True
         await self._listings.close()

@@ -329,6 +329,12 @@ class SlurmScheduler:
         body = output.piece_body(target, stream, begin, length)
         return output.piece_of(await self._asked(body, LOG_SECONDS))
 
+    async def settled(self, uid: str, names: tuple[str, ...]) -> None:
+        """Nothing is kept for it."""
+
+    async def kept(self) -> frozenset[str]:
+        return frozenset()
+
     async def close(self) -> None:
         self._closed = True
         await self._listings.close()

@@ -1,0 +1,382 @@
+"""The object that a Start creates, from a spec: built from its options, or the user's own manifest, then stamped.
+
+One rule: nothing that a user writes can open the gate, change a tag or make more than one object: tags, gate and
+suspend bit are set last, and what dispatch sets itself is refused in one line. Values travel as they are: `$` is
+doubled, since Kubernetes would else expand `$(NAME)` in them. Pure.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os.path
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from dispatch_core.adapters.contract import Launch
+from dispatch_core.adapters.kubernetes import kinds
+from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
+from dispatch_core.adapters.kubernetes.kinds import JOB, JOBSET, PYTORCHJOB, SORTS, TRAINJOB, Json, Sort, dig
+from dispatch_core.plan import Spec
+
+Problem = tuple[tuple[str | int, ...], str]
+Body = dict[str, Any]
+
+PATTERN = "progress_pattern"
+OPTIONS: Mapping[str, tuple[type, ...]] = {
+    "kind": (str,),
+    "image": (str,),
+    "nodes": (int,),
+    "cpus": (int, float, str),
+    "gpus": (int,),
+    "gpu_resource": (str,),
+    "service_account": (str,),
+    "priority_class": (str,),
+    "image_pull_secrets": (tuple,),
+    "node_selector": (tuple,),
+    "grace_seconds": (int,),
+    "runtime": (str,),
+    "manifest": (str,),
+    PATTERN: (str,),
+}
+"""Options of a spec, each with its types. `manifest` is the object as YAML, instead of most of the others."""
+BESIDE_MANIFEST = ("manifest", PATTERN)
+NOT_IN_MANIFEST: Mapping[tuple[str, ...], str] = {
+    ("metadata", "name"): "dispatch names every object by itself",
+    ("metadata", "generateName"): "dispatch names every object by itself",
+    ("metadata", "namespace"): "the namespace is the cluster's, as the clusters file has it",
+    ("metadata", "ownerReferences"): "the owner is dispatch's fence",
+    ("spec", "ttlSecondsAfterFinished"): "the end would be removed with the object",
+    ("spec", "managedBy"): "nothing would run it",
+    ("spec", "suspend"): "it is dispatch's gate",
+    ("spec", "runPolicy", "suspend"): "it is dispatch's gate",
+    ("spec", "runPolicy", "ttlSecondsAfterFinished"): "the end would be removed with the object",
+    ("status",): "it is the cluster's",
+}
+"""What a manifest must not say, and why."""
+CONTAINER = {PYTORCHJOB.kind: "pytorch"}
+MAIN = "main"
+
+
+def problems(spec: Spec, cluster: KubernetesCluster) -> list[Problem]:
+    """What this cluster cannot launch of a spec, without asking it."""
+    return [*_field_problems(spec, cluster), *_option_problems(spec, cluster)]
+
+
+def _field_problems(spec: Spec, cluster: KubernetesCluster) -> Iterator[Problem]:
+    if spec.signal_before_limit is not None:
+        yield ("spec", "signal_before_limit"), "Kubernetes sends no signal before a time limit; leave it out"
+    if spec.working_directory is not None and not os.path.isabs(spec.working_directory):
+        yield ("spec", "working_directory"), "it is not absolute; a container has no directory to start from"
+    if spec.time_limit_seconds is not None and spec.time_limit_seconds < 1:
+        yield ("spec", "time_limit_seconds"), "Kubernetes counts whole seconds, and this is less than one"
+    if spec.queue is not None and not cluster.kueue:
+        yield ("spec", "queue"), f"{cluster.name} has no queues; write kueue: true in the clusters file if it has Kueue"
+    if cluster.kueue and spec.queue is None and cluster.queue is None:
+        yield ("spec", "queue"), f"jobs on {cluster.name} go through Kueue; name a LocalQueue"
+
+
+def _option_problems(spec: Spec, cluster: KubernetesCluster) -> Iterator[Problem]:
+    at: tuple[str | int, ...] = ("spec", "options")
+    for name, value in spec.options.items():
+        if name not in OPTIONS:
+            yield (*at, name), f"Kubernetes jobs have no option {name!r}; there are {', '.join(OPTIONS)}"
+        elif not isinstance(value, OPTIONS[name]) or isinstance(value, bool):
+            yield (*at, name), f"it is {value!r}, which is not what {name} takes"
+        elif "manifest" in spec.options and name not in BESIDE_MANIFEST:
+            yield (*at, name), "write it into the manifest"
+    if why := _pattern_problem(str(spec.options.get(PATTERN, ".*"))):
+        yield (*at, PATTERN), why
+    if "manifest" in spec.options:
+        yield from (((*at, "manifest"), text) for text in _manifest_problems(str(spec.options["manifest"]), cluster))
+    else:
+        yield from ((at + path, text) for path, text in _kind_problems(spec, cluster))
+
+
+def _kind_problems(spec: Spec, cluster: KubernetesCluster) -> Iterator[Problem]:
+    kind = str(spec.options.get("kind", JOB.kind))
+    if kind not in cluster.kinds:
+        yield ("kind",), f"{cluster.name} takes {', '.join(cluster.kinds)}; add {kind} to its kinds, if it has it"
+    if kind == TRAINJOB.kind and "runtime" not in spec.options:
+        yield ("runtime",), "a TrainJob names its ClusterTrainingRuntime"
+    elif kind != TRAINJOB.kind and "image" not in spec.options and cluster.image is None:
+        yield ("image",), "name the image to run the command in"
+    for word in _words(spec, "node_selector"):
+        if "=" not in word:
+            yield ("node_selector",), f"{word!r} is no label=value"
+
+
+def _manifest_problems(text: str, cluster: KubernetesCluster) -> Iterator[str]:
+    try:
+        written = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        yield f"it is no YAML: {' '.join(str(error).split())}"
+        return
+    sort = SORTS.get(str(written.get("kind"))) if isinstance(written, dict) else None
+    if sort is None or sort.kind not in cluster.kinds:
+        yield f"its kind is none of {', '.join(cluster.kinds)}, which {cluster.name} takes"
+        return
+    if written.get("apiVersion") != sort.api:
+        yield f"its apiVersion is {written.get('apiVersion')!r}; a {sort.kind} has {sort.api}"
+    for path, why in NOT_IN_MANIFEST.items():
+        if dig(written, *path) is not None:
+            yield f"{'.'.join(path)} is set: {why}; leave it out"
+    if sort is not TRAINJOB and not _containers(sort, written):
+        yield f"there is no container for the command in it, named {MAIN} or the first"
+
+
+def _pattern_problem(pattern: str) -> str:
+    if not pattern or not pattern.isprintable():
+        return "write a text that can be printed"
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"it is no regular expression: {error}"
+    return ""
+
+
+# --- the body
+
+
+def body_of(launch: Launch, cluster: KubernetesCluster, owner: Json, *, parked: bool = False) -> tuple[Sort, Body]:
+    """The object that an attempt makes, gated. `owner`: the object that is deleted when no create is wanted any more;
+    `parked`: it waits in the held queue, where Kueue has no admission gate."""
+    spec = launch.spec
+    written = yaml.safe_load(str(spec.options["manifest"])) if "manifest" in spec.options else _built(spec, cluster)
+    sort = SORTS[written["kind"]]
+    _with_command(sort, written, launch)
+    if spec.time_limit_seconds is not None:
+        _with_limit(sort, written, int(spec.time_limit_seconds))
+    made_from = hashlib.sha256(msgspec.json.encode(written, order="deterministic")).hexdigest()[:32]
+    _stamp(sort, written, launch, made_from)
+    written["metadata"]["ownerReferences"] = [
+        {"apiVersion": kinds.OWNER.api, "kind": kinds.OWNER.kind, "name": owner["metadata"]["name"]}
+        | {"uid": owner["metadata"]["uid"]}
+    ]
+    if cluster.kueue:
+        _with_queue(written, spec.queue or cluster.queue or "", cluster.held_queue if parked else None)
+    return sort, written
+
+
+def _built(spec: Spec, cluster: KubernetesCluster) -> Body:
+    kind, nodes = str(spec.options.get("kind", JOB.kind)), int(str(spec.options.get("nodes", 1)))
+    image = spec.options.get("image", cluster.image)
+    if kind == TRAINJOB.kind:
+        trainer: Body = {"numNodes": nodes, **({"image": image} if image else {})}
+        if resources := _resources(spec):
+            trainer["resourcesPerNode"] = resources
+        runtime = {"apiGroup": TRAINJOB.group, "kind": "ClusterTrainingRuntime", "name": spec.options["runtime"]}
+        return {"apiVersion": TRAINJOB.api, "kind": kind, "spec": {"runtimeRef": runtime, "trainer": trainer}}
+    container = {"name": CONTAINER.get(kind, MAIN), "image": image, "resources": _resources(spec)}
+    template = {"spec": _pod(spec) | {"containers": [container]}}
+    job = {"parallelism": nodes, "completions": nodes, "backoffLimit": 0, "podReplacementPolicy": "Failed"}
+    job |= {"completionMode": "Indexed"} if nodes > 1 else {}
+    if kind == JOBSET.kind:
+        replicated = [{"name": MAIN, "replicas": 1, "template": {"spec": {**job, "template": template}}}]
+        return {"apiVersion": JOBSET.api, "kind": kind, "spec": {"replicatedJobs": replicated}}
+    if kind == PYTORCHJOB.kind:
+        counts = {"Master": 1, "Worker": nodes - 1}
+        replicas = {
+            role: {"replicas": count, "restartPolicy": "Never", "template": copy.deepcopy(template)}
+            for role, count in counts.items()
+            if count
+        }
+        policy = {"cleanPodPolicy": "None", "backoffLimit": 0}
+        spec_of = {"runPolicy": policy, "pytorchReplicaSpecs": replicas}
+        return {"apiVersion": PYTORCHJOB.api, "kind": kind, "spec": spec_of}
+    return {"apiVersion": JOB.api, "kind": kind, "spec": {**job, "template": template}}
+
+
+def _words(spec: Spec, name: str) -> tuple[str, ...]:
+    value = spec.options.get(name, ())
+    return value if isinstance(value, tuple) else (str(value),)
+
+
+def _pod(spec: Spec) -> Body:
+    """The pod's spec, without its container."""
+    options = spec.options
+    pod: Body = {"restartPolicy": "Never"}
+    if "service_account" in options:
+        pod["serviceAccountName"] = options["service_account"]
+    if "priority_class" in options:
+        pod["priorityClassName"] = options["priority_class"]
+    if "grace_seconds" in options:
+        pod["terminationGracePeriodSeconds"] = options["grace_seconds"]
+    if secrets := _words(spec, "image_pull_secrets"):
+        pod["imagePullSecrets"] = [{"name": name} for name in secrets]
+    if labels := _words(spec, "node_selector"):
+        pod["nodeSelector"] = dict(word.split("=", 1) for word in labels)
+    if spec.exclude:
+        term = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(spec.exclude)}
+        needed = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": needed}}
+    return pod
+
+
+def _resources(spec: Spec) -> Body:
+    requests: Body = {}
+    limits: Body = {}
+    if "cpus" in spec.options:
+        requests["cpu"] = str(spec.options["cpus"])
+    if spec.memory_bytes is not None:
+        requests["memory"] = limits["memory"] = str(spec.memory_bytes)
+    if spec.options.get("gpus"):
+        limits[str(spec.options.get("gpu_resource", "nvidia.com/gpu"))] = str(spec.options["gpus"])
+    return {name: rows for name, rows in (("requests", requests), ("limits", limits)) if rows}
+
+
+def _templates(sort: Sort, written: Json) -> list[Body]:
+    """The pod templates of an object."""
+    spec = written.get("spec") or {}
+    if sort is JOBSET:
+        return [dig(job, "template", "spec", "template") or {} for job in spec.get("replicatedJobs") or ()]
+    if sort is PYTORCHJOB:
+        return [replica.get("template") or {} for replica in (spec.get("pytorchReplicaSpecs") or {}).values()]
+    return [spec["template"]] if isinstance(spec.get("template"), dict) else []
+
+
+def _containers(sort: Sort, written: Json) -> list[Body]:
+    """The containers that the command runs in: of each template the one named so, else the first."""
+    found = []
+    for template in _templates(sort, written):
+        rows = dig(template, "spec", "containers") or ()
+        named = [row for row in rows if row.get("name") == CONTAINER.get(sort.kind, MAIN)]
+        found += [*named, *rows][:1]
+    return found
+
+
+def whole(text: str) -> str:
+    """A value that Kubernetes hands on as it is.
+
+    >>> whole("$(id) costs $5")
+    '$$(id) costs $$5'
+    """
+    return text.replace("$", "$$")
+
+
+def _with_command(sort: Sort, written: Body, launch: Launch) -> None:
+    spec = launch.spec
+    told: Body = {"command": [whole(spec.command[0])], "args": [whole(part) for part in spec.command[1:]]}
+    environment = _environment(sort, launch)
+    if sort is TRAINJOB:
+        trainer = written["spec"].setdefault("trainer", {})
+        trainer |= told | {"env": [*(trainer.get("env") or ()), *environment]}
+        return
+    for container in _containers(sort, written):
+        container |= copy.deepcopy(told) | {"env": [*(container.get("env") or ()), *copy.deepcopy(environment)]}
+        if spec.working_directory is not None:
+            container["workingDir"] = spec.working_directory
+
+
+def _environment(sort: Sort, launch: Launch) -> list[Body]:
+    spec = launch.spec
+    told = {
+        "KEY": launch.key,
+        "SUBMISSION": str(launch.submission),
+        "ATTEMPT": str(launch.attempt),
+        "RUN": "1",
+        "PREVIOUS_CAUSE": launch.previous_cause,
+    }
+    rows: list[Body] = [{"name": f"DISPATCH_{name}", "value": whole(value)} for name, value in told.items()]
+    where = f"metadata.labels['{sort.uid_label}']"
+    from_label = {"valueFrom": {"fieldRef": {"fieldPath": where}}} if sort.uid_label else {"value": launch.name}
+    rows.append({"name": "DISPATCH_OBJECT", **from_label})
+    rows += [{"name": name, "value": whole(value)} for name, value in sorted(spec.environment.items())]
+    for name in sorted(spec.secret_environment):
+        rows.append({"name": name, "valueFrom": {"secretKeyRef": {"name": launch.name, "key": name}}})
+    return rows
+
+
+def _with_limit(sort: Sort, written: Body, seconds: int) -> None:
+    if sort is JOBSET:
+        for job in written["spec"]["replicatedJobs"]:
+            job["template"]["spec"]["activeDeadlineSeconds"] = seconds
+    elif sort is PYTORCHJOB:
+        written["spec"].setdefault("runPolicy", {})["activeDeadlineSeconds"] = seconds
+    else:
+        written["spec"]["activeDeadlineSeconds"] = seconds
+
+
+def labels_of(launch: Launch) -> dict[str, str]:
+    """The labels of all that an attempt makes."""
+    return {
+        kinds.UID: launch.uid,
+        kinds.SUBMISSION: str(launch.submission),
+        kinds.ATTEMPT: str(launch.attempt),
+        kinds.KEY_HASH: kinds.key_hash(launch.key),
+    }
+
+
+def _stamp(sort: Sort, written: Body, launch: Launch, made_from: str) -> None:
+    """Name, tags and the shut gate."""
+    metadata = written.setdefault("metadata", {})
+    metadata["name"] = launch.name
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels_of(launch)}
+    tags = {kinds.KEY: launch.key, kinds.GATE: kinds.CLOSED, kinds.HOLD: kinds.NO_HOLD, kinds.STOPPED: kinds.NO}
+    tags |= {kinds.FENCE: "1", kinds.MADE_FROM: made_from}
+    if watched := _watched(launch):
+        tags[kinds.PROGRESS] = watched
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **tags}
+    for template in _templates(sort, written):
+        inner = template.setdefault("metadata", {})
+        inner["labels"] = {**(inner.get("labels") or {}), **labels_of(launch)}
+    place = written
+    for name in sort.suspend[:-1]:
+        place = place.setdefault(name, {})
+    place[sort.suspend[-1]] = True
+
+
+def _watched(launch: Launch) -> str:
+    """What shows an object's progress, "" where nobody asks: its output, and which lines of it."""
+    pattern = launch.spec.options.get(PATTERN)
+    return f"{kinds.OUTPUT} {pattern}" if pattern else kinds.OUTPUT if launch.watches_progress else ""
+
+
+def _with_queue(written: Body, queue: str, held_queue: str | None) -> None:
+    metadata = written["metadata"]
+    metadata["labels"][kinds.QUEUE_NAME] = held_queue or queue
+    if held_queue is None:
+        given = metadata["annotations"].get(kinds.GATED_BY)
+        metadata["annotations"][kinds.GATED_BY] = ",".join(filter(None, (kinds.KUEUE_GATE, given)))
+    else:
+        metadata["annotations"][kinds.QUEUE] = queue
+
+
+WITH_SECRETS = "secrets"
+"""What an owner holds where its job has secrets: they are deleted before it."""
+
+
+def owner_body(uid: str, key: str, secrets: bool) -> Body:
+    """The object that owns all that a job makes: what is created once it is deleted, the cluster collects."""
+    metadata = {
+        "name": owner_name(uid),
+        "labels": {kinds.UID: uid, kinds.KEY_HASH: kinds.key_hash(key)},
+        "annotations": {kinds.KEY: key},
+    }
+    data = {WITH_SECRETS: "each has the name of its object"} if secrets else {}
+    return {"apiVersion": kinds.OWNER.api, "kind": kinds.OWNER.kind, "metadata": metadata, "data": data}
+
+
+def owner_name(uid: str) -> str:
+    return f"dispatch-{uid}"
+
+
+def secret_body(launch: Launch, secrets: Mapping[str, str], owner: Json) -> Body:
+    """A Secret that only the attempt's own pods name."""
+    reference = {"apiVersion": kinds.OWNER.api, "kind": kinds.OWNER.kind, "name": owner["metadata"]["name"]}
+    metadata = {
+        "name": launch.name,
+        "labels": labels_of(launch),
+        "ownerReferences": [{**reference, "uid": owner["metadata"]["uid"]}],
+    }
+    return {
+        "apiVersion": kinds.SECRET.api,
+        "kind": kinds.SECRET.kind,
+        "metadata": metadata,
+        "type": "Opaque",
+        "stringData": dict(secrets),
+    }
