@@ -12,7 +12,7 @@ import asyncio
 import logging
 
 import httpx
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import PrefectClient, get_client
 from prefect.events.clients import get_events_subscriber
 from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.exceptions import PrefectException
@@ -88,19 +88,18 @@ class PrefectService:
             emit(record, unwanted.root_of(record.key))
 
     async def look(self, store: Store) -> None:
-        """Cancel what is to be cancelled, and resume what is to be resumed. What hinders it is said once."""
-        try:
-            async with get_client() as client:
-                jobs = await unwanted.open_jobs(store)
-                if jobs:
-                    await unwanted.cancel(store, jobs, await unwanted.reasons(client, jobs), WHO)
-                await resume_ready(client, store)
-        except UNREACHABLE as error:
-            self._hindered(f"Prefect does not answer, and its cancels are not heard: {_said(error)}")
-        except DispatchError as error:
-            self._hindered(f"{error}; looking again in {LOOK_SECONDS:g} s")
-        else:
-            self._hindrance = ""
+        """Cancel what is to be cancelled, and resume what is to be resumed. What hinders it is said once, and what
+        hinders the one does not hinder the other."""
+        hindrances = dict[str, None]()
+        for part in (_cancel_unwanted, resume_ready):
+            try:
+                async with get_client() as client:
+                    await part(client, store)
+            except UNREACHABLE as error:
+                hindrances[f"Prefect does not answer, and its cancels are not heard: {_said(error)}"] = None
+            except DispatchError as error:
+                hindrances[f"{error}; looking again in {LOOK_SECONDS:g} s"] = None
+        self._hindered("; ".join(hindrances))
 
     async def run(self, store: Store) -> None:
         """Look, again and again, until it is cancelled."""
@@ -133,9 +132,14 @@ class PrefectService:
             await asyncio.sleep(CONNECT_SECONDS)
 
     def _hindered(self, text: str) -> None:
-        if text != self._hindrance:
+        if text and text != self._hindrance:
             log.warning("%s", text)
         self._hindrance = text
+
+
+async def _cancel_unwanted(client: PrefectClient, store: Store) -> int:
+    jobs = await unwanted.open_jobs(store)
+    return await unwanted.cancel(store, jobs, await unwanted.reasons(client, jobs), WHO) if jobs else 0
 
 
 def _said(error: Exception) -> str:

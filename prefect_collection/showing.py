@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -75,13 +76,13 @@ class Showing:
     async def _artifacts(self, record: Record) -> None:
         name = slug(record.key)
         async with get_client() as client:
-            await self._put(client, f"dispatch-{name}", "markdown", page(record, self._lines), record.key)
-            words = f"job {record.key}: {state_of(record)}"
+            words = f"{_state(record)}: {record.key}"  # the state first: a list of artifacts shows the first words
+            await self._put(client, f"dispatch-{name}", "markdown", page(record, self._lines), words)
             await self._put(client, f"dispatch-{name}-progress", "progress", progress(record), words)
             pages = os.environ.get(PAGES)
             if pages and "link" not in self._made:
                 where = urlencode({"key": record.key, "uid": record.uid})
-                link = f"[{record.key}]({pages.rstrip('/')}/job?{where})"
+                link = f"[{_text(record.key)}]({pages.rstrip('/')}/job?{where})"
                 await self._put(client, f"dispatch-{name}-link", "markdown", link, "the job's page", made_as="link")
 
     async def _put(
@@ -127,8 +128,7 @@ def emit(record: Record, flow_run: UUID | None) -> None:
 
 def slug(key: str) -> str:
     """The name of a job's artifacts: its step, the same in every flow run, so that they are versions of one."""
-    step = key.rsplit("/", 1)[-1]
-    return re.sub(r"[^a-z0-9]+", "-", step.lower()).strip("-")[:KEY_LENGTH].rstrip("-") or "job"
+    return re.sub(r"[^a-z0-9]+", "-", _step(key).lower()).strip("-")[:KEY_LENGTH].rstrip("-") or "job"
 
 
 def progress(record: Record) -> float:
@@ -145,36 +145,47 @@ def progress(record: Record) -> float:
 
 def page(record: Record, lines: Sequence[str]) -> str:
     """The record in Markdown: what it is, what it waits for, its launches, and the newest of its story."""
-    wait = f" - {_cell(record.wait.text)}" if record.wait is not None else ""
-    told = advice(record)
+    wait = f" - {record.wait.text}" if record.wait is not None else ""
     rows = [
-        ("state", ("settled, " if record.settled else "") + state_of(record) + wait),
-        ("what you can do", told),
+        ("what you can do", advice(record)),
+        ("key", record.key),
         ("scheduler", record.scheduler),
-        ("command", " ".join(record.spec.command)),
+        ("command", shlex.join(record.spec.command)),
         ("submissions", str(len(record.submissions))),
         ("runs", str(runs_of(record))),
         ("record", f"{record.uid}, revision {record.revision}"),
     ]
-    table = [f"| {name} | {_cell(text)} |" for name, text in rows if text]
+    # The state is the head of its table: without one, a page shows an empty row.
+    table = [f"| state | {_text(_state(record) + wait)} |", "|---|---|"]
+    table += [f"| {name} | {_text(text)} |" for name, text in rows if text]
     ends = [
-        f"| {object.submission} | {_cell(object.id)} | {row.run} | {row.end.cause} | {row.end.exit_code} |"
+        f"| {object.submission} | {_text(object.id)} | {row.run} | {_text(row.end.cause)} |"
+        f" {'' if row.end.exit_code is None else row.end.exit_code} |"
         for object in record.objects
         for row in object.ends
     ]
     if ends:
         ends = ["", "| submission | object | run | ended | exit code |", "|---|---|---|---|---|", *ends]
     more = len(lines) - LINES
-    story = [f"- {_cell(line)}" for line in lines[-LINES:]]
+    story = [f"- {_text(line)}" for line in lines[-LINES:]]
     if more > 0:
         story.insert(0, f"- {more} earlier lines: `dispatch history`")
-    return "\n".join([f"# {_cell(record.key)}", "", "| | |", "|---|---|", *table, *ends, "", "## Its story", *story])
+    return "\n".join([f"# {_text(_step(record.key))}", "", *table, *ends, "", "## Its story (times in UTC)", *story])
+
+
+def _state(record: Record) -> str:
+    return ("settled, " if record.settled else "") + state_of(record)
+
+
+def _step(key: str) -> str:
+    """What the step is called in its flow; the rest of its key is an id."""
+    return key.rsplit("/", 1)[-1] or key
 
 
 def _line(change: Change, text: str) -> str:
     return f"{change.at:%Y-%m-%d %H:%M:%S} {text}"
 
 
-def _cell(text: str) -> str:
-    """Text that cannot end its place in a table or begin a tag."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+def _text(text: str) -> str:
+    """Text that is shown as it is: it cannot end its place in a table, begin a tag, or be taken for Markdown."""
+    return re.sub(r"([\\`*_\[\]~|])", r"\\\1", " ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from uuid import uuid4
 
+import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateName
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.exceptions import PrefectException
 from prefect.flow_runs import asuspend_flow_run
 
 from dispatch_core.errors import BadInput, NotFound, UnreadableRecord
+from dispatch_core.record import Record
 from dispatch_core.stores.contract import Store
 from prefect_collection import errands
 from prefect_collection.blocks import DispatchStore
@@ -28,7 +32,8 @@ from prefect_collection.results import JobResult, Submitted, result_of
 log = logging.getLogger(__name__)
 
 MARK = "dispatch waits for "
-"""How the pause key begins of a flow run that was suspended here; the rest is JSON: the jobs' keys, and one's own."""
+"""How the pause key begins of a flow run that was suspended here; the rest is JSON: each job's key and uid, and a word
+of its own."""
 
 PAGE = 100
 
@@ -54,25 +59,32 @@ async def wait_suspended(
         if all(record.outcome is not None for record in records):
             return [result_of(record) for record in records]
         # A key of its own each time: Prefect passes by a suspend that was there before.
-        keys = sorted(record.key for record in records)
-        await asuspend_flow_run(key=MARK + json.dumps([keys, uuid4().hex]))
+        await asuspend_flow_run(key=pause_key(records))
 
 
-def waits_for(run: FlowRun) -> list[str]:
-    """The keys of the jobs that a suspended flow run waits for; none for one that somebody else suspended."""
+def pause_key(records: Iterable[Record]) -> str:
+    """What says which jobs are waited for; by uid: under the same key another job may have come since."""
+    return MARK + json.dumps([sorted((record.key, record.uid) for record in records), uuid4().hex])
+
+
+def waits_for(run: FlowRun) -> list[tuple[str, str]]:
+    """The keys and uids of the jobs that a suspended flow run waits for; none for one that somebody else suspended."""
     key = run.state.state_details.pause_key if run.state is not None and run.state.is_paused() else None
     if not key or not key.startswith(MARK):
         return []
     try:
-        keys, _ = json.loads(key.removeprefix(MARK))
-        return [str(key) for key in keys]
+        jobs, _ = json.loads(key.removeprefix(MARK))
+        return [(str(key), str(uid)) for key, uid in jobs]
     except (TypeError, ValueError):
         return []  # a person's own words
 
 
 async def resume_ready(client: PrefectClient, store: Store) -> int:
-    """Resume every flow run that is suspended until jobs of this store have outcomes, and they have; how many."""
-    done = 0
+    """Resume every flow run that is suspended until jobs of this store have outcomes, and they have; how many.
+
+    One that cannot be resumed keeps no other waiting: raises what Prefect said of the last such at the end.
+    """
+    done, refused = 0, None
     asked = FlowRunFilter(state=FlowRunFilterState(name=FlowRunFilterStateName(any_=["Suspended"])))
     offset = 0
     suspended: list[FlowRun] = []
@@ -80,18 +92,24 @@ async def resume_ready(client: PrefectClient, store: Store) -> int:
         suspended += page
         offset += len(page)
     for run in suspended:
-        keys = waits_for(run)
-        if keys and await _all_over(store, keys):
-            answer = await client.resume_flow_run(run.id)
+        jobs = waits_for(run)
+        if jobs and await _all_over(store, jobs):
+            try:
+                answer = await client.resume_flow_run(run.id)
+            except (httpx.HTTPStatusError, PrefectException) as error:
+                refused = error
+                continue
             log.info("flow run %s is resumed, as its jobs are over: %s", run.name, answer.status.value)
             done += 1
+    if refused is not None:
+        raise refused
     return done
 
 
-async def _all_over(store: Store, keys: list[str]) -> bool:
+async def _all_over(store: Store, jobs: list[tuple[str, str]]) -> bool:
     """Whether each job has an outcome. One that this store does not have may be in another one, whose service it is;
     one that cannot be read here needs a newer service, and keeps no other flow run waiting."""
     try:
-        return all([(await store.read(key)).outcome is not None for key in keys])
+        return all([(await store.read(key, uid)).outcome is not None for key, uid in jobs])
     except (NotFound, UnreadableRecord):
         return False

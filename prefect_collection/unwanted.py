@@ -24,7 +24,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 
 from dispatch_core.client import Client
-from dispatch_core.errors import BadInput
+from dispatch_core.errors import BadInput, DispatchError
 from dispatch_core.record import Record
 from dispatch_core.stores.contract import Store
 from prefect_collection.keys import PREFIX, place_of
@@ -68,14 +68,21 @@ async def reasons(client: PrefectClient, jobs: Iterable[Record]) -> Reasons:
 
 
 async def cancel(store: Store, jobs: Iterable[Record], why: Reasons, who: str) -> int:
-    """Commit the cancels; how many. One that was committed already stays as it is."""
-    done = 0
+    """Commit the cancels; how many. One that was committed already stays as it is. One that fails keeps no other from
+    being committed: raises DispatchError at the end, which tells every failure."""
+    done, failures = 0, dict[str, None]()  # what the store says of all of them is said once
     for record in jobs:
         reason = next((reason for prefix, reason in why.items() if record.key.startswith(prefix)), "")
         if reason:
-            await Client(store, who=who).cancel(record.key, uid=record.uid, reason=reason)
+            try:
+                await Client(store, who=who).cancel(record.key, uid=record.uid, reason=reason)
+            except DispatchError as error:
+                failures[str(error)] = None
+                continue
             log.warning("job %s is cancelled: %s", record.key, reason)
             done += 1
+    if failures:
+        raise DispatchError("; ".join(failures))
     return done
 
 

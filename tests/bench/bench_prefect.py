@@ -3,8 +3,9 @@
 A real Prefect server, and flows in processes of their own; all jobs are submitted to one local spool beforehand, where
 a few run and the others wait. `watched`: the flow awaits every job with `dispatch_job`. `polled`: the flow has a task
 for each job that starts a program every 5 s, as `squeue -j` is started by a task that was written by hand. Printed of
-each, over the same time once all waits have begun: listings or programs, processor time and resident memory of the
-flow's process.
+each, over the same time once all waits have begun: listings or programs, processor time of the flow's process and of
+the programs that it has started and waited for, and its resident memory. The jobs are not counted: whoever launches
+them, they are nobody's children.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ async def written(jobs: int, folder: Path) -> None:
     for number in range(jobs):
         await client.submit(f"job {number}", Spec(command=command(folder)), Plan(), scheduler="local")
     await store.close()
+
+
+def processor() -> tuple[float, float]:
+    """Seconds of this process, and of its programs that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time(), children.ru_utime + children.ru_stime
 
 
 def inside(kind: str, jobs: int, seconds: float, folder: Path) -> None:
@@ -83,15 +90,17 @@ def inside(kind: str, jobs: int, seconds: float, folder: Path) -> None:
         while len(begun) < jobs:
             await asyncio.sleep(0.2)
         await asyncio.sleep(20)  # what the beginning left over
-        before, cpu, at = listings(), time.process_time(), time.monotonic()
+        before, (own, childrens), at = listings(), processor(), time.monotonic()
         await asyncio.sleep(seconds)
         taken = time.monotonic() - at
+        own_after, childrens_after = processor()
         status = Path("/proc/self/status").read_text()  # noqa: ASYNC240 - it is in memory
         rss = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
         told = {
             "seconds": taken,
             "listings": listings() - before,
-            "cpu": time.process_time() - cpu,
+            "own": own_after - own,
+            "children": childrens_after - childrens,
             "rss": int(rss) / 1024,
             "most": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
@@ -119,6 +128,10 @@ def inside(kind: str, jobs: int, seconds: float, folder: Path) -> None:
     asyncio.run(waits())
 
 
+def share(told: dict[str, float], whose: str) -> float:
+    return 100 * told[whose] / told["seconds"]
+
+
 def main(jobs: int, seconds: float) -> None:
     from dispatch_core.environments import make_environment
     from tests.prefect.server import Prefect
@@ -138,8 +151,8 @@ def main(jobs: int, seconds: float) -> None:
                 told = json.loads((home / f"{kind}.json").read_text())
                 sys.stdout.write(
                     f"{jobs} jobs {kind} for {told['seconds']:.0f} s: {told['listings']} looks at the scheduler,"
-                    f" {100 * told['cpu'] / told['seconds']:.0f} % of a processor, {told['rss']:.0f} MB"
-                    f" (at most {told['most']:.0f})\n"
+                    f" {share(told, 'own'):.1f} % of a processor and {share(told, 'children'):.1f} % in its programs,"
+                    f" {told['rss']:.0f} MB (at most {told['most']:.0f})\n"
                 )
                 sys.stdout.flush()
 

@@ -71,7 +71,7 @@ class Run:
         cancelled = record.outcome is not None and record.outcome.result is Result.CANCELLED
         tables.tell(
             request,
-            TABLE,
+            f"{TABLE} {self.prefect.version}",
             event=event,
             flow_run=self.prefect.state(self.id).lower() if self.prefect.knows(self.id) else "unknown",
             job="none" if record.outcome is None else record.outcome.result,

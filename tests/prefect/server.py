@@ -151,6 +151,11 @@ class Prefect:
         body = {"parameters": {"folder": str(folder)}, "idempotency_key": folder.as_posix()}
         return str(self.ask("POST", f"/deployments/{found['id']}/create_flow_run", body)["id"])
 
+    @property
+    def version(self) -> str:
+        """Of the server that answers."""
+        return str(self.ask("GET", "/admin/version"))
+
     def state(self, flow_run: str) -> str:
         return str(self.ask("GET", f"/flow_runs/{flow_run}")["state"]["type"])
 

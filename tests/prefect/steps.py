@@ -21,6 +21,7 @@ from prefect_collection.results import JobCancelled, JobFailed, JobResult
 from prefect_collection.tasks import adispatch_job, cancel_job, dispatch_job, submit_job, wait_for_job
 
 COUNTS = 'echo ran >> "$0/lines"'
+AWKWARD = ("*.csv", "a|b", "<b>bold</b>", "[link](http://127.0.0.1:9)", "_under_", "`tick`", "&lt;", "back\\slash")
 FAILS_ONCE = 'echo "$DISPATCH_SUBMISSION" >> "$0/lines"; [ "$(wc -l < "$0/lines")" -gt 1 ]'
 
 
@@ -134,7 +135,15 @@ def limited(folder: str) -> dict[str, Any]:
     return seen
 
 
+@flow
+def shown(folder: str) -> dict[str, Any]:
+    """A job with much in its command that Markdown and HTML would take for their own."""
+    result = dispatch_job(key="train", command=["true", *AWKWARD])
+    return {"outcome": result.outcome, "flow_run": result.key.split("/")[1]}
+
+
 FLOWS = {
+    "shown": shown,
     "apart": apart,
     "together": lambda folder: asyncio.run(together(folder)),
     "reattach": retried("reattach"),

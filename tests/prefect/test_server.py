@@ -74,6 +74,7 @@ def test_a_killed_flow_process_run_again_finds_its_job(
     record = run.record
     assert (len(record.submissions), record.budget) == (1, ())
     assert record.revision > attached
+    until(lambda: not run.leftovers(), "nothing of it is alive", 30)
     run.tell(request, "flow process ended with -9, run again")
 
 
@@ -101,6 +102,13 @@ def test_retries_are_the_jobs_not_the_tasks(prefect: Prefect, runs: dict[str, Ru
     until(lambda: prefect.rows(query, run.id) == [{"state_type": "FAILED", "run_count": 1}], "one try of the task")
 
 
+def is_run_again(run: Run) -> bool:
+    """Asks for it whenever the flow run is said to have crashed: first its process says so, then the runner may too."""
+    if run.prefect.state(run.id) == "CRASHED":
+        run.prefect.set_state(run.id, "SCHEDULED", "AwaitingRetry")
+    return len(run.processes) == 2
+
+
 @pytest.mark.long
 @pytest.mark.promise("F1")
 def test_a_process_that_has_to_end_leaves_its_job(
@@ -114,12 +122,14 @@ def test_a_process_that_has_to_end_leaves_its_job(
         run.until_state("CRASHED")
         assert is_alive(run.payloads[0])
         assert run.record.outcome is None
-        prefect.set_state(run.id, "SCHEDULED", "AwaitingRetry")
+        until(lambda: not is_alive(run.processes[0]), "its process has ended", 60)
+        until(lambda: is_run_again(run), "the flow run is run again")
         (run.folder / "go").touch()
         run.until_state("COMPLETED")
         assert len(run.payloads) == 1
         calls = "SELECT id FROM flow_run WHERE parent_task_run_id IN (SELECT id FROM task_run WHERE flow_run_id = ?)"
         assert len(prefect.rows(calls, run.id)) == 2
+        until(lambda: not run.leftovers(), "nothing of it is alive", 30)
         run.tell(request, "flow process told to end (SIGTERM), run again")
     finally:
         run.end()

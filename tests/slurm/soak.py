@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +153,16 @@ class Soak:
         self.counts["runs"] = sum(line["what"] == "start" for line in lines)
 
     def repeated_by_a_controller_that_died(self, lines: list[dict[str, Any]], record: Record) -> Iterator[str]:
-        """What nobody can keep a controller from: killed before it has saved that a job was begun, it begins it again.
-        Only where we asked once that it is opened, and never beside the run that was."""
+        """What nobody can keep a controller from: killed before it has saved that a job was begun, it begins it again,
+        or shows it held, so that it is opened again. Only where it died between each two, and never beside the run that
+        was."""
         begun: dict[tuple[str, str], list[float]] = {}
         for line in lines:
             if line["what"] == "start" and line["alone"]:
                 begun.setdefault((line["object"], line["run"]), []).append(line["at"])
         for run, times in begun.items():
-            opened = record.call(Kind.OPEN, run[0], int(run[1]))
-            died = any(times[0] < death < times[-1] for death in self.deaths)
-            if len(times) > 1 and died and opened is not None and opened.count == 1:
+            died = all(any(one < death < other for death in self.deaths) for one, other in pairwise(times))
+            if len(times) > 1 and died and record.call(Kind.OPEN, run[0], int(run[1])) is not None:
                 yield f"run {run} was launched {len(times)} times"
 
     def report(self) -> str:
@@ -240,8 +241,14 @@ class Soak:
 
     async def up_again(self, daemon: Daemon, after: float) -> None:
         await asyncio.sleep(after)
-        daemon.start()
-        await self.wait_until(lambda: self.cluster.command("scontrol", "ping").returncode == 0)
+        await self.wait_until(lambda: self.answers(daemon))
+
+    def answers(self, daemon: Daemon) -> bool:
+        """Whether the controller answers; one that has ended meanwhile is begun once more."""
+        if not daemon.alive:
+            self.counts["times the controller was begun"] += 1
+            daemon.start()
+        return self.cluster.command("scontrol", "ping").returncode == 0
 
     async def power(self, dice: random.Random) -> None:
         node = self.cluster.nodes[dice.choice(self.cluster.names)]

@@ -13,19 +13,24 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from prefect.client.schemas.objects import FlowRun, State, StateDetails, StateType, TaskRun
+from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL
 
+from dispatch_core.adapters.contract import Adapter
 from dispatch_core.client import Client
-from dispatch_core.errors import BadInput
+from dispatch_core.errors import BadInput, UnreadableRecord
+from dispatch_core.places import open_scheduler
 from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Record, Result
 from dispatch_core.stores.contract import Change, Store
 from dispatch_core.stores.sql import open_store
+from dispatch_core.supervisor import Supervisor
 from prefect_collection import keys, service, showing
 from prefect_collection.service import PrefectService
 from prefect_collection.showing import Showing, page, progress, slug
-from prefect_collection.suspending import MARK, waits_for
+from prefect_collection.suspending import MARK, pause_key, waits_for
 
 
 @pytest.fixture
@@ -64,6 +69,7 @@ class Api:
         self.runs, self.calls = list(runs), {call.id: call for call in calls}
         self.resumed: list[UUID] = []
         self.broken: Exception | None = None
+        self.refused: UUID | None = None
 
     async def __aenter__(self) -> "Api":
         return self
@@ -93,6 +99,8 @@ class Api:
         return self.calls[id]
 
     async def resume_flow_run(self, id: UUID) -> SimpleNamespace:
+        if id == self.refused:
+            raise PrefectException("is not to be resumed")
         self.resumed.append(id)
         return SimpleNamespace(status=SimpleNamespace(value="ACCEPT"))
 
@@ -173,17 +181,78 @@ async def test_an_answer_that_fails_cancels_nothing_and_is_told_once(
 
 
 @pytest.mark.promise("F1")
+@pytest.mark.promise("A5")
+async def test_a_job_that_cannot_be_cancelled_keeps_nothing_else_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every failure is told; the other jobs are cancelled, and flow runs are resumed."""
+    gone = flow_run(StateType.CANCELLED)
+    names = [f"prefect/{gone.id}/{step}" for step in ("a", "b", "c", "d")]
+    for key in (*names, "over"):
+        await submit(store, key)
+    suspended = flow_run(StateType.PAUSED, "Suspended", pause_key=pause_key([await store.read("over")]))
+    await end(store, "over")
+    commit = type(store).commit
+
+    async def refusing(self: Store, record: Record, **how: Any) -> Record:
+        if record.key in (names[0], names[2]):
+            raise UnreadableRecord(f"job {record.key!r} is broken")
+        return await commit(self, record, **how)
+
+    monkeypatch.setattr(type(store), "commit", refusing)
+    api = Api(gone, suspended)
+    with caplog.at_level(logging.WARNING):
+        await look(monkeypatch, store, api)
+    assert await cancelled(store) == {names[1], names[3], "over"}
+    told = " ".join(entry.getMessage() for entry in caplog.records)
+    assert all(f"job {key!r} is broken" in told for key in (names[0], names[2]))
+    assert api.resumed == [suspended.id]
+
+
+@pytest.mark.promise("F1")
+async def test_a_flow_run_waits_for_its_own_job_and_not_for_the_next_under_that_key(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = await submit(store, "train")
+    waiting = flow_run(StateType.PAUSED, "Suspended", pause_key=pause_key([own]))
+    await end(store, "train")
+    adapter: Adapter = open_scheduler("local", folder / "spool")
+    await Supervisor(store, adapter).attend("train")
+    await adapter.close()
+    following = await Client(store, who="test").submit("train", own.spec, own.plan, scheduler="local", new=True)
+    assert following.uid != own.uid
+    beside = flow_run(StateType.PAUSED, "Suspended", pause_key=pause_key([following]))
+    api = Api(waiting, beside)
+    await look(monkeypatch, store, api)
+    assert api.resumed == [waiting.id]
+
+
+@pytest.mark.promise("F1")
+async def test_a_flow_run_that_cannot_be_resumed_keeps_no_other_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = await submit(store, "train")
+    await end(store, "train")
+    broken, other = (flow_run(StateType.PAUSED, "Suspended", pause_key=pause_key([job])) for _ in range(2))
+    api = Api(broken, other)
+    api.refused = broken.id
+    with caplog.at_level(logging.WARNING):
+        await look(monkeypatch, store, api)
+    assert api.resumed == [other.id]
+    assert "is not to be resumed" in caplog.text
+
+
+@pytest.mark.promise("F1")
 async def test_a_suspended_flow_run_is_resumed_once_all_its_jobs_are_over(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that a person suspended is left alone, and one that waits for jobs of another store."""
-    for key in ("a", "b"):
-        await submit(store, key)
+    a, b = [await submit(store, key) for key in ("a", "b")]
     both, strange, persons = (
-        flow_run(StateType.PAUSED, "Suspended", pause_key=pause_key)
-        for pause_key in (f'{MARK}[["a", "b"], "1"]', f'{MARK}[["a", "elsewhere"], "2"]', "1")
+        flow_run(StateType.PAUSED, "Suspended", pause_key=key)
+        for key in (pause_key([b, a]), pause_key([a, replace(b, key="elsewhere")]), "1")
     )
-    assert (waits_for(both), waits_for(persons)) == (["a", "b"], [])
+    assert (waits_for(both), waits_for(persons)) == ([("a", a.uid), ("b", b.uid)], [])
     api = Api(both, strange, persons)
     await end(store, "a")
     await look(monkeypatch, store, api)
@@ -193,7 +262,7 @@ async def test_a_suspended_flow_run_is_resumed_once_all_its_jobs_are_over(
     assert api.resumed == [both.id]
 
 
-@pytest.mark.parametrize("words", ["lunch", "[1]", "7", '["a", "b", "c"]'])
+@pytest.mark.parametrize("words", ["lunch", "[1]", "7", '["a", "b", "c"]', '[["a"], "b"]', '[[7], "b"]'])
 def test_a_person_may_suspend_a_flow_run_in_like_words(words: str) -> None:
     details = StateDetails(pause_key=MARK + words)
     run = FlowRun(flow_id=uuid4(), state=State(type=StateType.PAUSED, name="Suspended", state_details=details))
@@ -209,10 +278,10 @@ def test_a_service_without_a_server_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_a_page_holds_the_record_and_its_story(store: Store) -> None:
     record = await submit(store, f"prefect/{uuid4()}/Fit | all")
-    told = page(record, ["12:00 created: <b>"])
-    assert "Fit \\| all" in told
-    assert "| state | submitted |" in told
-    assert "- 12:00 created: &lt;b>" in told
+    told = page(record, ["12:00 created: <b> *.csv of [it](there) & _all_"])
+    assert told.startswith("# Fit \\| all\n")
+    assert "\n| state | submitted |\n|---|---|\n" in told
+    assert "- 12:00 created: &lt;b> \\*.csv of \\[it\\](there) &amp; \\_all\\_" in told
     assert (slug(record.key), progress(record)) == ("fit-all", 0.0)
 
 
