@@ -133,7 +133,7 @@ def _slurm(part: Part, name: str) -> SlurmCluster:
         "directory": _folder_there,
         "bin": _path_there,
         "slurm_conf": _path_there,
-        "poll": _lasting(0.1, 600.0, "100ms to 10m"),
+        "poll": _poll,
         "absence": _lasting(1.0, 86400.0, "1s to 1d"),
         "submits_per_second": _rate,
         "live_jobs": _between(1, 1_000_000),
@@ -170,7 +170,7 @@ def _kubernetes(part: Part, name: str) -> KubernetesCluster:
         "queue": _label,
         "held_queue": _label,
         "image": _word,
-        "poll": _lasting(0.1, 15.0, "100ms to 15s"),  # who waits for the next listing gives up after the longest step
+        "poll": _poll,
         "absence": _lasting(1.0, 86400.0, "1s to 1d"),
         "keep": _lasting(3600.0, LONGEST_SECONDS, "1h to 3650d"),
         "proxy": _lasting(0.0, 3600.0, "0s to 1h"),
@@ -292,6 +292,10 @@ def _lasting(least: float, most: float, said: str) -> Callable[[Part], float]:
         return lasting
 
     return read
+
+
+_poll = _lasting(0.1, 15.0, "100ms to 15s")
+"""Whoever waits for the next listing gives up after the longest step, which is not much longer."""
 
 
 def _rate(part: Part) -> Any:

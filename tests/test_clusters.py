@@ -154,7 +154,7 @@ MISTAKES = {
         slurm("bin: ~/slurm"),
         '5: clusters.a.bin: "~/slurm" is not absolute; write the path on the cluster, beginning with /',
     ),
-    "a poll that never rests": (slurm("poll: 0s"), '5: clusters.a.poll: it is "0s"; it goes from 100ms to 10m'),
+    "a poll that never rests": (slurm("poll: 0s"), '5: clusters.a.poll: it is "0s"; it goes from 100ms to 15s'),
     "an absence too short": (
         slurm("absence: 2s"),
         "5: clusters.a.absence: absence is shorter than poll, the time between two listings; raise it",

@@ -21,6 +21,17 @@ from dispatch_core.names import read_name
 
 Taken = TypeVar("Taken")
 
+SLOW_FACTOR = 5.0
+"""A scheduler that takes long over a listing is left in peace for so many times as long."""
+PATIENCE_SECONDS = 18.0
+"""But whoever asks is to have the next listing within this: who waits for longer than the longest step gives up."""
+
+
+def pause_of(poll_seconds: float, took_seconds: float) -> float:
+    """Seconds from the beginning of one listing to that of the next, at least, where the latest took so long."""
+    peace = min(SLOW_FACTOR * took_seconds, max(took_seconds, PATIENCE_SECONDS - took_seconds))
+    return max(poll_seconds, peace)
+
 
 class Snapshots(Generic[Taken]):
     """Takes snapshots for any number of askers, in one event loop."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch_core.adapters.contract import Job
-from dispatch_core.adapters.shared import KEPT_CHANGES, Listings, Sighted, Snapshot, Snapshots
+from dispatch_core.adapters.shared import KEPT_CHANGES, Listings, Sighted, Snapshot, Snapshots, pause_of
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Sighting
 from dispatch_core.names import object_name
@@ -256,3 +256,13 @@ def test_a_jobs_part_is_what_concerns_it(sightings: list[Sighting], job: Job) ->
     listed = {sighting.id: sighting for sighting in sightings}
     wanted = [listed[id] for id in sorted(listed) if job.concerns(listed[id])]
     assert list(Sighted(listed.values()).of(job)) == wanted
+
+
+@pytest.mark.case("T5")
+@pytest.mark.parametrize("took", [0.001, 1.0, 3.0, 6.0])
+@pytest.mark.parametrize("poll", [0.1, 3.0, 15.0])
+def test_whoever_asks_when_a_listing_has_just_begun_has_the_next_within_the_shortest_step(
+    poll: float, took: float
+) -> None:
+    """Else they give up before it has ended, again and again."""
+    assert took <= pause_of(poll, took) < 22.0 - took

@@ -92,16 +92,6 @@ async def test_a_listing_that_fails_says_so(tmp_path: Path) -> None:
             await case.adapter.find(case.job)
 
 
-@pytest.mark.case("T5")
-async def test_a_slow_server_is_not_left_in_peace_for_longer_than_anybody_waits(tmp_path: Path) -> None:
-    """Else whoever asks right after a listing has begun gives up before the next one has ended, again and again."""
-    async with connected(tmp_path) as (_, rig, _):
-        bounds = rig.adapter.bounds
-        for seconds in (0.001, 1.0, 3.0, 6.0, 10.0):
-            rig.adapter.lister.seconds = seconds
-            assert seconds < rig.adapter._pause() + seconds < bounds.window_seconds + bounds.call_seconds
-
-
 # --- names
 
 

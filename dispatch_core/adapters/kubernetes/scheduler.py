@@ -34,17 +34,13 @@ from dispatch_core.adapters.kubernetes.kinds import JOB, uid_of
 from dispatch_core.adapters.kubernetes.listing import Lister
 from dispatch_core.adapters.kubernetes.transport import Api, Lost, NotSent
 from dispatch_core.adapters.kubernetes.watching import Changes, Stream, marks_for
-from dispatch_core.adapters.shared import Listings, Snapshot, closed
+from dispatch_core.adapters.shared import Listings, Snapshot, closed, pause_of
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Bounds, Capabilities, Listing
 from dispatch_core.plan import Spec
 from dispatch_core.record import Answer, Reply
 
 WINDOW_SECONDS = 20.0
-SLOW_FACTOR = 5.0
-"""A server that takes long over a listing is left in peace for so many times as long."""
-PATIENCE_SECONDS = 18.0
-"""But whoever asks is to have the next listing within this: who waits for longer than the longest step gives up."""
 KEPT_JOBS = 20_000
 KEPT_NUMBERS = 16
 PROBE_SECONDS = 600.0
@@ -72,7 +68,7 @@ class KubernetesScheduler:
         """Whether Kueue knows admission gates; None: not known."""
         self._probed: float | None = None
         self._cleaned: float | None = None
-        self._listings = Listings(self._look, self._pause)
+        self._listings = Listings(self._look, lambda: pause_of(cluster.poll_seconds, self.lister.seconds))
         self._changes = Changes()
         self._listed: dict[str, int] = {}
         """How many changes there were when a job was last listed, by its uid."""
@@ -114,11 +110,6 @@ class KubernetesScheduler:
             repeat_seconds=10.0,
             resync_seconds=60.0,
         )
-
-    def _pause(self) -> float:
-        """From the beginning of one listing to that of the next."""
-        seconds = self.lister.seconds
-        return max(self.cluster.poll_seconds, min(SLOW_FACTOR * seconds, max(seconds, PATIENCE_SECONDS - seconds)))
 
     @property
     def listings(self) -> int:

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from dispatch_core.adapters.contract import Adapter, Job, Launch, Piece, Target
-from dispatch_core.adapters.shared import Listings, Snapshot, closed
+from dispatch_core.adapters.shared import Listings, Snapshot, closed, pause_of
 from dispatch_core.adapters.slurm import cleaning, guard, output, reading, script
 from dispatch_core.adapters.slurm import progress as watching
 from dispatch_core.adapters.slurm.accounts import ACCOUNTS_FIELDS, Account, Accounts, accounts
@@ -46,8 +46,6 @@ CLEAN_SECONDS = 3600.0
 CLEANING_SECONDS = 90.0
 KEPT_ENDS = 20_000
 CALLS_AT_ONCE = 8
-SLOW_FACTOR = 5.0
-"""A controller that takes long over a listing is left in peace for so many times as long."""
 
 
 def open_slurm(cluster: SlurmCluster) -> Adapter:
@@ -80,7 +78,7 @@ class SlurmScheduler:
         self._configured: datetime | None = None
         self.listing_seconds = 0.0
         """Seconds that the latest listing took."""
-        self._listings = Listings(self._look, lambda: max(cluster.poll_seconds, SLOW_FACTOR * self.listing_seconds))
+        self._listings = Listings(self._look, lambda: pause_of(cluster.poll_seconds, self.listing_seconds))
         self._accounts = Accounts(self._ask_accounts, cluster.poll_seconds)
         self._ends: dict[tuple[str, int], End] = {}
         self._cleaned: float | None = None
