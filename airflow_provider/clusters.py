@@ -1,8 +1,9 @@
-"""Which cluster a task's job runs on: a name of the clusters file, or a connection of the type `slurm_ssh`.
+"""Which cluster a task's job runs on: a name of the clusters file, or a connection of the type `slurm_ssh` or, as
+Airflow's own Kubernetes provider has it, `kubernetes`.
 
-One rule: a connection says how a cluster is reached and holds no secret: a private key is named by its path on the host
-of the triggerer, and what a record or a trigger holds of all this is the connection's id. A connection is looked up
-once in a process, for the reason that `hook` gives.
+One rule: a connection says how a cluster is reached and holds no secret: a private key or a kubeconfig is named by its
+path on the host of the triggerer, and what a record or a trigger holds of all this is the connection's id. A connection
+is looked up once in a process, for the reason that `hook` gives.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.hook import read_extra
-from dispatch_core.adapters.slurm.cluster import SlurmCluster
-from dispatch_core.clusters import LOCAL, Cluster, read_slurm
+from dispatch_core.clusters import LOCAL, Cluster, read_kubernetes, read_slurm
 from dispatch_core.errors import BadInput, DispatchError
 from dispatch_core.places import examine, find_cluster
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 TYPE = "slurm_ssh"
+KUBERNETES = "kubernetes"
 
 FIELDS = (
     *("key_file", "known_hosts", "directory", "bin", "slurm_conf"),
@@ -33,7 +34,19 @@ FIELDS = (
 NUMBERS = ("submits_per_second", "live_jobs")
 """What a form gives as text."""
 
-_found: dict[str, SlurmCluster] = {}
+AIRFLOWS_FIELDS = {"kube_config_path": "kubeconfig", "cluster_context": "context", "namespace": "namespace"}
+"""What a connection of Airflow's Kubernetes provider says, by the names of a clusters file."""
+REFUSED = {
+    "kube_config": "has a kubeconfig in it; dispatch takes a file: give kube_config_path, or in_cluster",
+    "disable_verify_ssl": "does not verify the API server; dispatch always does: leave disable_verify_ssl out",
+}
+"""And what of that dispatch does not do."""
+WITHOUT_MEANING = ("disable_tcp_keepalive", "xcom_sidecar_container_image", "xcom_sidecar_container_resources")
+"""What is for Airflow's own operators."""
+IN_CLUSTER = "in_cluster"
+OUR_FIELDS = ("kinds", "kueue", "queue", "held_queue", "image", "poll", "absence", "keep", "proxy")
+
+_found: dict[str, Cluster] = {}
 """What was looked up in this process."""
 
 
@@ -78,13 +91,18 @@ def _undefined(conn_id: str) -> BadInput:
     )
 
 
-def read_connection(connection: Connection) -> SlurmCluster:
+def read_connection(connection: Connection) -> Cluster:
     """The cluster that a connection describes, under the connection's id. Raises BadInput in one line."""
     named = f"the connection {connection.conn_id!r}"
-    if connection.conn_type != TYPE:
-        raise BadInput(f"{named} has the type {connection.conn_type!r}; make it one of type {TYPE!r}")
+    readers = {TYPE: _slurm, KUBERNETES: _kubernetes}
+    if connection.conn_type not in readers:
+        raise BadInput(f"{named} has the type {connection.conn_type!r}; make it one of type {' or '.join(readers)}")
     if connection.conn_id == LOCAL:
         raise BadInput(f"{named} has the name that is built in for this machine; choose another one")
+    return readers[connection.conn_type](connection, named)
+
+
+def _slurm(connection: Connection, named: str) -> Cluster:
     if connection.password:
         raise BadInput(
             f"{named} has a password; dispatch logs in with a key: leave it out, and give key_file or an agent"
@@ -94,6 +112,18 @@ def read_connection(connection: Connection) -> SlurmCluster:
     for name, value in read_extra(connection, named, FIELDS).items():
         fields[name] = _number(value) if name in NUMBERS and isinstance(value, str) else value
     return read_slurm(connection.conn_id, fields, named)
+
+
+def _kubernetes(connection: Connection, named: str) -> Cluster:
+    names = (*AIRFLOWS_FIELDS, IN_CLUSTER, *REFUSED, *WITHOUT_MEANING, *OUR_FIELDS)
+    given = read_extra(connection, named, names)
+    for name, said in REFUSED.items():
+        if given.pop(name, None):
+            raise BadInput(f"{named} {said}")
+    if given.pop(IN_CLUSTER, False) and given.keys() & {"kube_config_path", "cluster_context"}:
+        raise BadInput(f"{named} has in_cluster, and a kubeconfig; leave one of them out")
+    fields = {AIRFLOWS_FIELDS.get(n, n): value for n, value in given.items() if n not in WITHOUT_MEANING}
+    return read_kubernetes(connection.conn_id, fields, named)
 
 
 def _number(text: str) -> object:

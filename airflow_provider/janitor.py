@@ -46,7 +46,8 @@ class DispatchJanitorOperator(BaseOperator):
         when every one is settled, has somebody else, or waits for a person.
     :param local: whether to take on jobs of local schedulers too. Only where this worker and the triggerer share the
         host: on another one the spool is another one, and nothing of the jobs would be found in it.
-    :param scheduler_conn_ids: the connections of type `slurm_ssh` whose clusters are served, beside the clusters file.
+    :param scheduler_conn_ids: the connections of type `slurm_ssh` or `kubernetes` whose clusters are served, beside the
+        clusters file.
     :param dispatch_conn_id: the connection that says where the records are.
 
     The task returns {"cancelled", "unattended", "unsettled"}: keys of the jobs that it cancelled, and of those that

@@ -63,9 +63,9 @@ class DispatchOperator(BaseOperator):
         job, unless there is a `retry_policy`. (templated)
     :param scheduler: which cluster runs it: "local", the triggerer's own host, or a name in the clusters file of the
         workers and triggerers. (templated)
-    :param scheduler_conn_id: or the connection of type `slurm_ssh` that says how the cluster is reached. The record
-        calls the cluster by it, so the clusters file of a `dispatch supervise` beside Airflow has to as well.
-        (templated)
+    :param scheduler_conn_id: or the connection of type `slurm_ssh` or `kubernetes` that says how the cluster is
+        reached. The record calls the cluster by it, so the clusters file of a `dispatch supervise` beside Airflow has
+        to as well. (templated)
     :param key: what the job is called; None: one of its own for each task instance, and a new one after a clear. A key
         that is given names one job for good: a task that finds it ended returns, or fails with, its outcome.
         (templated)

@@ -6,14 +6,16 @@ further in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prefect.blocks.core import Block
 from pydantic import ConfigDict, Field, SecretStr, model_validator
 
-from dispatch_core.adapters.slurm import cluster as adapter
-from dispatch_core.clusters import LOCAL, read_slurm
+from dispatch_core.adapters.kubernetes import cluster as kubernetes
+from dispatch_core.adapters.slurm import cluster as slurm
+from dispatch_core.clusters import LOCAL, Cluster, read_kubernetes, read_slurm
 from dispatch_core.errors import BadInput
 from dispatch_core.places import is_served
 
@@ -170,29 +172,126 @@ class SlurmCluster(Block):
         default=None, title="Keep secrets", description="How long their secrets are, like 1h."
     )
 
-    def described(self) -> adapter.SlurmCluster:
+    def described(self) -> slurm.SlurmCluster:
         """The cluster that the block means. Raises BadInput where it has no name yet."""
-        name = self.name or self._block_document_name
-        if not name:
-            raise BadInput(
-                "a SlurmCluster block has no name, which records call the cluster by; give it one, or save it"
-            )
-        return self._read(name)
-
-    def _read(self, name: str) -> adapter.SlurmCluster:
-        given = {field: getattr(self, field) for field in type(self).model_fields if field != "name"}
-        fields = {field: value for field, value in given.items() if value not in (None, "")}
-        return read_slurm(name, fields, f"the block {name!r}")
+        return read_slurm(*_given(self))
 
     @model_validator(mode="after")
     def _can_be_read(self) -> SlurmCluster:
-        strange = [name for name in self.model_extra or {} if not name.startswith(("_", "block_"))]
-        if strange:
-            raise ValueError(f"there is no field {strange[0]!r}; there are {', '.join(type(self).model_fields)}")
-        if self.name == LOCAL:
-            raise ValueError(f"the name {LOCAL!r} is built in for the machine of the flow; choose another one")
-        try:
-            self._read(self.name or "that is read")
-        except BadInput as wrong:
-            raise ValueError(str(wrong)) from None
+        _check(self, read_slurm)
         return self
+
+
+class KubernetesCluster(Block):
+    """A namespace of a cluster with Kubernetes, as a clusters file describes one. It holds no secret: a kubeconfig is
+    named by its path.
+
+    Attributes:
+        name: What records call the cluster by. Without it: the name that the block is saved under.
+        namespace: Where the objects are made.
+        kubeconfig: Its path where the flow runs. Without one: the pod's own service account, or the user's own file.
+        context: Of the kubeconfig.
+        kinds: The kinds of objects that are listed and may be launched, like ["Job", "JobSet"].
+        kueue: Jobs go through Kueue.
+        queue: The LocalQueue of jobs that name none.
+        held_queue: A LocalQueue that is held, for a Kueue without the admission gate.
+        image: The image of jobs that name none.
+        poll: The shortest time between two listings, like "3s".
+        absence: What listings must span before a job that is missing from them is gone.
+        keep: How old an ended object of a settled job gets before it is deleted, like "30d".
+        proxy: How long a proxy before the API server may keep a request; "0s": there is none.
+
+    Example:
+        ```python
+        from prefect_collection.blocks import KubernetesCluster
+
+        await KubernetesCluster(namespace="training", kinds=["Job", "JobSet"]).save("alps")
+        cluster = KubernetesCluster.load("BLOCK_NAME")
+        ```
+    """
+
+    _block_type_name = "Dispatch Kubernetes Cluster"
+    _block_type_slug = "dispatch-kubernetes-cluster"
+    _description = "How dispatch reaches a cluster with Kubernetes."
+
+    # What is wrong may be a kubeconfig in place of its path: it is not shown.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    name: str | None = Field(
+        default=None,
+        title="Name",
+        description="What records call the cluster by. Without it: the name that the block is saved under.",
+    )
+    namespace: str | None = Field(default=None, title="Namespace", description="Where the objects are made.")
+    kubeconfig: str | None = Field(
+        default=None,
+        title="kubeconfig",
+        description="Its path where the flow runs. Without one: the pod's own service account, or the user's own file.",
+    )
+    context: str | None = Field(default=None, title="Context", description="Of the kubeconfig.")
+    kinds: list[str] | None = Field(
+        default=None, title="Kinds", description="Of objects that are listed and may be launched; only Job without it."
+    )
+    kueue: bool = Field(default=False, title="Kueue", description="Jobs go through Kueue.")
+    queue: str | None = Field(default=None, title="Queue", description="The LocalQueue of jobs that name none.")
+    held_queue: str | None = Field(
+        default=None,
+        title="Held queue",
+        description="A LocalQueue that is held, for a Kueue without the admission gate.",
+    )
+    image: str | None = Field(default=None, title="Image", description="Of jobs that name none.")
+    poll: float | str | None = Field(
+        default=None, title="Poll", description="The shortest time between two listings, like 3s."
+    )
+    absence: float | str | None = Field(
+        default=None,
+        title="Absence",
+        description="What listings must span before a job that is missing from them is gone, like 60s.",
+    )
+    keep: float | str | None = Field(
+        default=None,
+        title="Keep",
+        description="How old an ended object of a settled job gets before it is deleted, like 30d.",
+    )
+    proxy: float | str | None = Field(
+        default=None,
+        title="Proxy",
+        description="How long a proxy before the API server may keep a request; 0s: there is none.",
+    )
+
+    def described(self) -> kubernetes.KubernetesCluster:
+        """The cluster that the block means. Raises BadInput where it has no name yet."""
+        return read_kubernetes(*_given(self))
+
+    @model_validator(mode="after")
+    def _can_be_read(self) -> KubernetesCluster:
+        _check(self, read_kubernetes)
+        return self
+
+
+ClusterBlock = SlurmCluster | KubernetesCluster
+
+
+def _given(block: ClusterBlock, name: str = "") -> tuple[str, dict[str, object], str]:
+    """What a reader of clusters takes: the name, the fields, and what to call the block by. Raises BadInput."""
+    name = name or block.name or block._block_document_name or ""
+    if not name:
+        raise BadInput(
+            f"a {type(block).__name__} block has no name, which records call the cluster by; give it one, or save it"
+        )
+    given = {field: getattr(block, field) for field in type(block).model_fields if field != "name"}
+    fields = {field: value for field, value in given.items() if value is not False and value not in (None, "")}
+    return name, fields, f"the block {name!r}"
+
+
+def _check(block: ClusterBlock, read: Callable[[str, dict[str, object], str], Cluster]) -> None:
+    """Raises ValueError for what makes no cluster."""
+    strange = [name for name in block.model_extra or {} if not name.startswith(("_", "block_"))]
+    if strange:
+        raise ValueError(f"there is no field {strange[0]!r}; there are {', '.join(type(block).model_fields)}")
+    if block.name == LOCAL:
+        raise ValueError(f"the name {LOCAL!r} is built in for the machine of the flow; choose another one")
+    try:
+        read(*_given(block, block.name or "that is read"))
+    except BadInput as wrong:
+        raise ValueError(str(wrong)) from None

@@ -19,7 +19,7 @@ from prefect.logging.loggers import flow_run_logger
 
 from dispatch_core.errors import DispatchError
 from prefect_collection.attendance import Attendance
-from prefect_collection.blocks import DispatchStore, SlurmCluster
+from prefect_collection.blocks import ClusterBlock, DispatchStore
 from prefect_collection.connections import SERVER, connected, load
 from prefect_collection.keys import place_of
 from prefect_collection.secret_sources import read_secret
@@ -75,7 +75,7 @@ async def heard_of_cancel(flow_runs: Sequence[UUID]) -> str:
     return reason
 
 
-def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: SlurmCluster | str = "local") -> Hook:
+def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: ClusterBlock | str = "local") -> Hook:
     """A hook for `@flow(on_cancellation=[...])` that cancels every job of the flow run in this store, on this cluster.
 
     It is for a flow run whose process is gone, or is killed before its tasks have heard of the cancel. It runs in the

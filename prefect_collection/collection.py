@@ -3,7 +3,7 @@
 One rule: importing this registers the blocks and does nothing else.
 """
 
-from prefect_collection.blocks import DispatchStore, SlurmCluster
+from prefect_collection.blocks import DispatchStore, KubernetesCluster, SlurmCluster
 from prefect_collection.job_block import DispatchJob
 
-__all__ = ["DispatchJob", "DispatchStore", "SlurmCluster"]
+__all__ = ["DispatchJob", "DispatchStore", "KubernetesCluster", "SlurmCluster"]

@@ -27,7 +27,7 @@ from dispatch_core.clusters import Cluster, UnknownCluster
 from dispatch_core.errors import BadInput
 from dispatch_core.stores.contract import Store
 from dispatch_core.stores.migrations import must_fit
-from prefect_collection.blocks import DispatchStore, SlurmCluster
+from prefect_collection.blocks import ClusterBlock, DispatchStore, KubernetesCluster, SlurmCluster
 from prefect_collection.server_database import prove, server_schema, server_url
 
 SERVER = "server"
@@ -83,18 +83,25 @@ async def load(store: DispatchStore | str) -> DispatchStore:
         raise BadInput(f"no Dispatch Store block is saved as {store!r}; save one, or give {SERVER!r}") from error
 
 
-async def cluster_of(scheduler: SlurmCluster | str, spool: Path | None = None) -> Cluster:
+async def cluster_of(scheduler: ClusterBlock | str, spool: Path | None = None) -> Cluster:
     """The cluster that a task was given: a block, "local", a name in the clusters file, or that of a saved block."""
-    if isinstance(scheduler, SlurmCluster):
+    if not isinstance(scheduler, str):
         return scheduler.described()
     try:
         return places.find_cluster(scheduler, spool=spool)
     except UnknownCluster as unknown:
-        try:
-            block: SlurmCluster = await SlurmCluster.aload(scheduler)
-        except ValueError:
-            raise BadInput(f"{unknown}; nor is a Dispatch Slurm Cluster block saved as {scheduler!r}") from None
-    return block.described()
+        found = [block for kind in (SlurmCluster, KubernetesCluster) if (block := await _saved(kind, scheduler))]
+        if len(found) != 1:
+            said = "is a Dispatch Slurm Cluster or Dispatch Kubernetes Cluster block saved as"
+            raise BadInput(f"{unknown}; {'nor' if not found else 'and twice'} {said} {scheduler!r}") from None
+    return found[0].described()
+
+
+async def _saved(kind: type[ClusterBlock], name: str) -> ClusterBlock | None:
+    try:
+        return await kind.aload(name)
+    except ValueError:
+        return None
 
 
 @asynccontextmanager
@@ -119,7 +126,7 @@ async def stored(block: DispatchStore, flow_runs: Sequence[UUID] = ()) -> AsyncI
 
 @asynccontextmanager
 async def connected(
-    block: DispatchStore, scheduler: SlurmCluster | str, flow_runs: Sequence[UUID] = ()
+    block: DispatchStore, scheduler: ClusterBlock | str, flow_runs: Sequence[UUID] = ()
 ) -> AsyncIterator[Connection]:
     """The store and the cluster that a task was given, for as long as the context lasts; as `stored`."""
     cluster = await cluster_of(scheduler, block.spool)

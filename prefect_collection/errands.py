@@ -22,7 +22,7 @@ from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Record
 from dispatch_core.surroundings import fresh_id
 from prefect_collection.attendance import Attendance
-from prefect_collection.blocks import DispatchStore, SlurmCluster
+from prefect_collection.blocks import ClusterBlock, DispatchStore
 from prefect_collection.cancels import cancelled_flow_run, heard_of_cancel
 from prefect_collection.connections import Connection, connected, load, stored
 from prefect_collection.keys import Place, here, in_use
@@ -47,7 +47,7 @@ class Wanted:
 
     spec: Spec
     plan: Plan
-    scheduler: SlurmCluster | str
+    scheduler: ClusterBlock | str
     on_flow_retry: OnFlowRetry = "reattach"
 
 
@@ -144,7 +144,7 @@ async def submit(asker: Asker, wanted: Wanted, *, launch_seconds: float) -> Subm
 
 
 async def wait(
-    asker: Asker, scheduler: SlurmCluster | str | None, *, on_timeout: OnTimeout, settle_seconds: float
+    asker: Asker, scheduler: ClusterBlock | str | None, *, on_timeout: OnTimeout, settle_seconds: float
 ) -> JobResult:
     """Wait until a job that was submitted is over, and supervise it meanwhile. Raises NotFound, and as `run`."""
     must_cancel = asker.must_cancel(on_timeout)
@@ -161,7 +161,7 @@ async def wait(
     return result_of(record)
 
 
-async def cancel(asker: Asker, scheduler: SlurmCluster | str | None, *, reason: str) -> CancelReceipt:
+async def cancel(asker: Asker, scheduler: ClusterBlock | str | None, *, reason: str) -> CancelReceipt:
     """Commit a job's cancel, then see to its clean-up for a while. Raises NotFound, StoreUnavailable; BadInput, once
     the cancel is committed, for a cluster that is not known here."""
     async with stored(asker.store, asker.flow_runs) as store:

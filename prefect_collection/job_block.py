@@ -15,7 +15,7 @@ from dispatch_core.errors import DispatchError
 from dispatch_core.jobfile import read_plan
 from dispatch_core.plan import Plan
 from prefect_collection import errands
-from prefect_collection.blocks import DispatchStore, SlurmCluster
+from prefect_collection.blocks import ClusterBlock, DispatchStore
 from prefect_collection.connections import SERVER
 from prefect_collection.errands import LAUNCH_SECONDS, SETTLE_SECONDS, Asker, OnTimeout, Wanted
 from prefect_collection.pairs import paired
@@ -114,11 +114,11 @@ class DispatchJob(JobBlock[JobResult]):
     plan: dict[str, Any] | None = Field(
         default=None, title="Plan", description="A job file's plan: when the job runs again."
     )
-    cluster: SlurmCluster | None = Field(default=None, title="Cluster", description="A cluster with Slurm.")
+    cluster: ClusterBlock | None = Field(default=None, title="Cluster", description="With Slurm or Kubernetes.")
     scheduler: str = Field(
         default="local",
         title="Scheduler",
-        description="Without a cluster: local, or a name in the clusters file or of a saved SlurmCluster block.",
+        description="Without a cluster: local, or a name in the clusters file or of a saved block of a cluster.",
     )
     store: DispatchStore | None = Field(
         default=None,
@@ -135,7 +135,7 @@ class DispatchJob(JobBlock[JobResult]):
     )
 
     @property
-    def where(self) -> SlurmCluster | str:
+    def where(self) -> ClusterBlock | str:
         """The cluster, or the scheduler's name."""
         return self.cluster or self.scheduler
 

@@ -16,7 +16,7 @@ from prefect.tasks import Task
 from dispatch_core.jobfile import read_plan, read_spec
 from dispatch_core.plan import Plan, Spec
 from prefect_collection import errands
-from prefect_collection.blocks import DispatchStore, SlurmCluster
+from prefect_collection.blocks import ClusterBlock, DispatchStore
 from prefect_collection.connections import SERVER
 from prefect_collection.errands import LAUNCH_SECONDS, SETTLE_SECONDS, Asker, OnTimeout, Wanted
 from prefect_collection.pairs import PairedTask
@@ -47,7 +47,7 @@ async def _dispatch_job(
     working_directory: str | None = None,
     spec: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
-    scheduler: SlurmCluster | str = "local",
+    scheduler: ClusterBlock | str = "local",
     store: DispatchStore | str = SERVER,
     across_runs: bool = False,
     on_timeout: OnTimeout = "detach",
@@ -65,9 +65,9 @@ async def _dispatch_job(
     of a job file's `spec`, and `spec` takes the others. `plan` is a job file's `plan`; without one, the `retries` and
     `retry_delay_seconds` of the task become rules that resubmit the job when it fails.
 
-    `scheduler`: "local", the machine that the flow runs on; a name in its clusters file; a `SlurmCluster` block, or the
-    name of a saved one. The record calls the cluster by its name, so the clusters file of a `dispatch supervise` has to
-    as well.
+    `scheduler`: "local", the machine that the flow runs on; a name in its clusters file; a `SlurmCluster` or
+    `KubernetesCluster` block, or the name of a saved one. The record calls the cluster by its name, so the clusters
+    file of a `dispatch supervise` has to as well.
 
     `store`: a block, the name of a saved one, or "server", the Prefect server's own database.
 
@@ -111,7 +111,7 @@ async def _submit_job(
     working_directory: str | None = None,
     spec: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
-    scheduler: SlurmCluster | str = "local",
+    scheduler: ClusterBlock | str = "local",
     store: DispatchStore | str = SERVER,
     across_runs: bool = False,
     on_flow_retry: OnFlowRetry = "reattach",
@@ -136,7 +136,7 @@ async def _submit_job(
 async def _wait_for_job(
     job: Submitted | str,
     *,
-    scheduler: SlurmCluster | str | None = None,
+    scheduler: ClusterBlock | str | None = None,
     store: DispatchStore | str = SERVER,
     across_runs: bool = False,
     on_timeout: OnTimeout = "detach",
@@ -156,7 +156,7 @@ async def _cancel_job(
     job: Submitted | str,
     *,
     reason: str = "",
-    scheduler: SlurmCluster | str | None = None,
+    scheduler: ClusterBlock | str | None = None,
     store: DispatchStore | str = SERVER,
     across_runs: bool = False,
 ) -> CancelReceipt:

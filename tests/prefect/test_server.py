@@ -152,13 +152,20 @@ def test_the_hook_cancels_what_was_submitted(prefect: Prefect, tmp_path: Path, r
 
 SAVED = """
 import asyncio
-from prefect_collection.blocks import SlurmCluster
+from prefect_collection.blocks import KubernetesCluster, SlurmCluster
 from prefect_collection.connections import cluster_of
+from prefect_collection.job_block import DispatchJob
 
 async def main():
     await SlurmCluster(host="login.alps.example", user="ann", poll="4s").save("alps")
     cluster = await cluster_of("alps")
     print(cluster.name, cluster.ssh.user, cluster.ssh.host, cluster.poll_seconds)
+    await KubernetesCluster(name="pods").save("pods")
+    await DispatchJob(key="train", command=["true"], cluster=await KubernetesCluster.aload("pods")).save("in-pods")
+    await SlurmCluster(name="nodes").save("nodes")
+    await DispatchJob(key="train", command=["true"], cluster=await SlurmCluster.aload("nodes")).save("on-nodes")
+    for job in ("in-pods", "on-nodes"):
+        print((await DispatchJob.aload(job)).cluster.described())
 
 asyncio.run(main())
 """
@@ -167,4 +174,7 @@ asyncio.run(main())
 def test_a_cluster_is_saved_as_a_block_and_found_by_its_name(prefect: Prefect) -> None:
     ran = prefect.run(prefect.environment.python, "-c", SAVED)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "alps ann login.alps.example 4.0"
+    slurm, pods, nodes = ran.stdout.splitlines()[-3:]
+    assert slurm == "alps ann login.alps.example 4.0"
+    assert pods.startswith("KubernetesCluster(name='pods', namespace='default'")
+    assert nodes.startswith("SlurmCluster(name='nodes', ")

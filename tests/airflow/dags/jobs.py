@@ -56,6 +56,9 @@ with DAG("over_http", schedule=None, params={"mark": "over_http"}):
 with DAG("on_slurm", schedule=None, params={"mark": "on_slurm"}):
     DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT, scheduler="alps")
 
+with DAG("on_kubernetes", schedule=None, params={"mark": "on_kubernetes"}):
+    DispatchOperator(task_id="job", command=COMMAND, environment=ENVIRONMENT, scheduler_conn_id="pods")
+
 with DAG("lost_worker", schedule=None, params={"mark": "lost_worker"}):
     StopsBeforeDeferring(
         task_id="job", command=COMMAND, environment=ENVIRONMENT, retries=2, retry_delay=timedelta(seconds=1)

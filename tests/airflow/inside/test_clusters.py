@@ -17,6 +17,7 @@ from airflow_provider.clusters import SlurmSshHook, acluster, cluster, forget, r
 from airflow_provider.sites import site
 from airflow_provider.trigger import DispatchTrigger
 from dispatch_core.adapters.contract import Finding
+from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.slurm.cluster import SlurmCluster, SshHost
 from dispatch_core.clusters import LocalCluster
 from dispatch_core.errors import BadInput
@@ -85,7 +86,7 @@ def test_the_fields_of_a_connection() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"conn_type": "ssh"}, "make it one of type 'slurm_ssh'"),
+        ({"conn_type": "ssh"}, "make it one of type slurm_ssh or kubernetes"),
         ({"conn_id": "local"}, "built in for this machine"),
         ({"host": "h", "password": "hunter2"}, "has a password"),
         ({"extra": "{"}, "is not JSON"),
@@ -99,6 +100,54 @@ def test_the_fields_of_a_connection() -> None:
 def test_one_line_for_what_is_wrong(given: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said) as raised:
         read_connection(connection(given.pop("extra", None), **given))
+    assert "\n" not in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_connection_of_airflows_kubernetes_provider() -> None:
+    """With the fields that its form fills in, and ours beside them."""
+    extra = {
+        "in_cluster": False,
+        "kube_config_path": "/keys/kube",
+        "kube_config": "",
+        "namespace": "training",
+        "cluster_context": "gpu",
+        "disable_verify_ssl": False,
+        "disable_tcp_keepalive": True,
+        "xcom_sidecar_container_image": "alpine",
+        "kinds": ["Job", "JobSet"],
+        "kueue": True,
+        "queue": "team",
+        "poll": "5s",
+    }
+    assert read_connection(connection(extra, conn_id="pods", conn_type="kubernetes")) == KubernetesCluster(
+        name="pods",
+        namespace="training",
+        kubeconfig="/keys/kube",
+        context="gpu",
+        kinds=("Job", "JobSet"),
+        kueue=True,
+        queue="team",
+        poll_seconds=5.0,
+    )
+    inside = connection({"in_cluster": True}, conn_id="pods", conn_type="kubernetes")
+    assert read_connection(inside) == KubernetesCluster(name="pods")
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"kube_config": "users: hunter2"}, "has a kubeconfig in it"),
+        ({"disable_verify_ssl": True}, "does not verify the API server"),
+        ({"in_cluster": True, "kube_config_path": "/keys/kube"}, "leave one of them out"),
+        ({"kube_config_path": "users: hunter2\n"}, "kubeconfig"),
+        ({"token": "hunter2"}, "no field 'token'"),
+        ({"kinds": ["Pod"]}, "'Pod' is not one of Job"),
+    ],
+)
+def test_one_line_for_what_is_wrong_with_one_of_kubernetes(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said) as raised:
+        read_connection(connection(extra, conn_type="kubernetes"))
     assert "\n" not in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
@@ -208,4 +257,4 @@ def test_a_connection_can_be_tested(alps: Deployment, monkeypatch: pytest.Monkey
     monkeypatch.setenv("AIRFLOW_CONN_ALPS", json.dumps({"conn_type": "ssh"}))
     fine, said = SlurmSshHook("alps").test_connection()
     assert not fine
-    assert "make it one of type 'slurm_ssh'" in said
+    assert "make it one of type slurm_ssh or kubernetes" in said

@@ -32,6 +32,7 @@ def test_prefect_finds_every_block() -> None:
         "dispatch-job",
         "dispatch-store",
         "dispatch-slurm-cluster",
+        "dispatch-kubernetes-cluster",
     }
     for block in BLOCKS:
         assert block._calculate_schema_checksum().startswith("sha256:")

@@ -9,13 +9,14 @@ from prefect.blocks.core import Block
 from pydantic import ValidationError
 
 from dispatch_core import places
+from dispatch_core.adapters.kubernetes import cluster as kubernetes
 from dispatch_core.adapters.local.scheduler import LocalScheduler
 from dispatch_core.adapters.slurm import cluster as adapter
 from dispatch_core.adapters.slurm.cluster import SshHost
 from dispatch_core.clusters import Cluster, LocalCluster
 from dispatch_core.errors import BadInput
 from dispatch_core.stores.sql import open_store
-from prefect_collection.blocks import DispatchStore, SlurmCluster
+from prefect_collection.blocks import ClusterBlock, DispatchStore, KubernetesCluster, SlurmCluster
 from prefect_collection.connections import cluster_of
 from prefect_collection.tasks import dispatch_job
 
@@ -49,6 +50,36 @@ ALPS = adapter.SlurmCluster(
     keep_secrets_seconds=7200.0,
 )
 
+POD_FIELDS: dict[str, Any] = {
+    "namespace": "training",
+    "kubeconfig": "/keys/kube",
+    "context": "gpu",
+    "kinds": ["Job", "JobSet"],
+    "kueue": True,
+    "queue": "team",
+    "held_queue": "held",
+    "image": "train:7",
+    "poll": "5s",
+    "absence": 90,
+    "keep": "7d",
+    "proxy": "0s",
+}
+PODS = kubernetes.KubernetesCluster(
+    name="pods",
+    namespace="training",
+    kubeconfig="/keys/kube",
+    context="gpu",
+    kinds=("Job", "JobSet"),
+    kueue=True,
+    queue="team",
+    held_queue="held",
+    image="train:7",
+    poll_seconds=5.0,
+    absence_seconds=90.0,
+    keep_seconds=7 * 86400.0,
+    proxy_seconds=0.0,
+)
+
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -59,16 +90,17 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def saved(monkeypatch: pytest.MonkeyPatch, **blocks: SlurmCluster) -> None:
+def saved(monkeypatch: pytest.MonkeyPatch, **blocks: ClusterBlock) -> None:
     """These blocks, under these names, as a server would have them."""
 
-    async def aload(name: str) -> SlurmCluster:
-        if name not in blocks:
+    async def aload(kind: type[ClusterBlock], name: str) -> ClusterBlock:
+        if not isinstance(blocks.get(name), kind):
             raise ValueError(f"Unable to find block document named {name}")
         blocks[name]._block_document_name = name
         return blocks[name]
 
-    monkeypatch.setattr(SlurmCluster, "aload", aload)
+    for kind in (SlurmCluster, KubernetesCluster):
+        monkeypatch.setattr(kind, "aload", classmethod(aload))
 
 
 def test_the_block_is_what_a_clusters_file_would_say() -> None:
@@ -78,6 +110,12 @@ def test_the_block_is_what_a_clusters_file_would_say() -> None:
     assert SlurmCluster.get_block_type_slug() == "dispatch-slurm-cluster"
     assert SlurmCluster.get_description()
     assert "SlurmCluster" in (SlurmCluster.get_code_example() or "")
+
+
+def test_so_is_one_of_kubernetes() -> None:
+    assert KubernetesCluster(name="pods", **POD_FIELDS).described() == PODS
+    assert KubernetesCluster(name="near", image="").described() == kubernetes.KubernetesCluster(name="near")
+    assert KubernetesCluster.get_block_type_slug() == "dispatch-kubernetes-cluster"
 
 
 def test_the_block_is_called_by_its_field_or_by_what_it_is_saved_under() -> None:
@@ -109,13 +147,37 @@ def test_a_wrong_block_cannot_be_made(fields: dict[str, Any], said: str) -> None
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kinds": ["Pod"]}, "'Pod' is not one of Job"),
+        ({"queue": "team"}, "write kueue: true beside it"),
+        ({"kubeconfig": "apiVersion: v1\nusers: hunter2"}, "kubeconfig"),
+        ({"token": "hunter2"}, "there is no field 'token'"),
+    ],
+)
+def test_a_wrong_block_of_kubernetes_cannot_be_made(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said) as raised:
+        KubernetesCluster(**fields)
+    assert "hunter2" not in str(raised.value)
+
+
 async def test_a_cluster_is_given_in_four_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(monkeypatch, alps=SlurmCluster(**FIELDS), here=SlurmCluster(host="another"))
+    saved(
+        monkeypatch,
+        alps=SlurmCluster(**FIELDS),
+        here=SlurmCluster(host="another"),
+        pods=KubernetesCluster(**POD_FIELDS),
+    )
     assert await cluster_of("local", tmp_path) == LocalCluster(name="local", spool=str(tmp_path))
     assert await cluster_of("here") == LocalCluster(name="here", spool=f"{tmp_path}/here")
     assert await cluster_of("alps") == ALPS
+    assert await cluster_of("pods") == PODS
     assert await cluster_of(SlurmCluster(name="alps", **FIELDS)) == ALPS
-    with pytest.raises(BadInput, match=r"c\.yaml has local, here: .*; nor is a Dispatch Slurm Cluster block saved as"):
+    with pytest.raises(
+        BadInput,
+        match=r"c\.yaml has local, here: .*; nor is a Dispatch Slurm Cluster or Dispatch Kubernetes Cluster block",
+    ):
         await cluster_of("moon")
 
 
