@@ -54,7 +54,7 @@ def test_a_task_runs_its_job_once(airflow: Airflow, pods: ApiServer) -> None:
 @pytest.mark.long
 @pytest.mark.promise("A5")
 def test_a_task_marked_failed_cancels_its_job(airflow: Airflow, pods: ApiServer) -> None:
-    run = airflow.begin("on_kubernetes")
+    run = airflow.begin("on_kubernetes", "cancelled_on_kubernetes")
     run.wait_until_it_runs()
     run.wait("it is supervised", lambda: run.job().row["lease_owner"])
     airflow.page.ask("PATCH", f"/dags/on_kubernetes/dagRuns/{run.id}/taskInstances/job", {"new_state": "failed"})
