@@ -58,7 +58,8 @@ def results(
     chosen = [item.callspec.params for item in selected if isinstance(item, pytest.Function)]
     tests = [f"{HERE / 'inside' / one['file']}.py::{one['function']}" for one in chosen]
     told, report = folder / "told", folder / "report.xml"
-    command = [str(engine.python), "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    together = ("-n", "3", "--dist", "loadfile")  # they wait more than they work
+    command = [str(engine.python), "-m", "pytest", "-q", *together, "-p", "no:cacheprovider", f"--junitxml={report}"]
     with told.open("w") as out:
         ran = subprocess.run(
             [*command, "--tb=short", *tests],
