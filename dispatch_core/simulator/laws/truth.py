@@ -174,13 +174,12 @@ class Truth:
 
     def remember(self, event: Event) -> None:
         """What was so before the next event."""
-        kind = type(event)
-        if kind is Sent:
-            self.sent.add(named(event))  # type: ignore[arg-type]
-        elif kind is Stopped:
-            self.has_read.discard(event.actor)  # type: ignore[union-attr]
-        elif kind is Arrived:
-            self._arrived(event)  # type: ignore[arg-type]
+        if type(event) is Sent:
+            self.sent.add(named(event))
+        elif type(event) is Stopped:
+            self.has_read.discard(event.actor)
+        elif type(event) is Arrived:
+            self._arrived(event)
 
     def _arrived(self, event: Arrived) -> None:
         sent, answer = event.sent, event.reply.answer
