@@ -15,10 +15,10 @@ from typing import Any
 import anyio
 
 from dispatch_core.client import Client
-from dispatch_core.errors import DispatchError
+from dispatch_core.errors import DispatchError, Owned
 from dispatch_core.record import Answer, Record, State
 from dispatch_core.status import runs_of
-from dispatch_core.stores.contract import Change
+from dispatch_core.stores.contract import Change, Store
 from dispatch_core.supervisor import Secrets, Supervisor
 from prefect_collection.connections import Connection
 
@@ -40,13 +40,18 @@ LOOK_SECONDS = 0.5
 Asked = Callable[[], Awaitable[str]]
 """Tells why the job must be cancelled; "" where nobody asked for that."""
 
+Claim = Callable[[Store, Record, float], Awaitable[bool]]
+"""Is told how long a lease lasts; tells whether the job is to be taken if it is free, or is another's to be waited for.
+Raises KeyTaken where it may not be asked for."""
+
 Show = Callable[[Record, Sequence[Change]], Awaitable[None]]
 
 
 class Attendance:
     """One run's way to attend to a job. `name` is its supervisor's: the same name takes a job over at once, also after
-    a crash. `tell` is given each line of the job's story once it is in the record, `warn` what a person should know,
-    `show` the record whenever it has changed, with what was committed since."""
+    a crash; `claim` says what another's job is to this run, which waits where it is not given. `tell` is given each
+    line of the job's story once it is in the record, `warn` what a person should know, `show` the record whenever it
+    has changed, with what was committed since."""
 
     def __init__(
         self,
@@ -57,14 +62,25 @@ class Attendance:
         tell: Callable[[str], None],
         warn: Callable[[str], None],
         show: Show,
+        claim: Claim | None = None,
     ) -> None:
         self.store = connection.store
         self.client = Client(connection.store, who=name)
         self.supervisor = Supervisor(
             connection.store, connection.adapter, secrets=secrets, drain_seconds=DRAIN_SECONDS, name=name
         )
-        self.tell, self.warn, self.show = tell, warn, show
+        self.tell, self.warn, self.show, self.claim = tell, warn, show, claim
         self._told = 0
+
+    async def attend(self, record: Record, *, until_outcome: bool = False) -> Record:
+        """Supervise the job, once this run may. Raises KeyTaken."""
+        while True:
+            lease_seconds = self.supervisor.lease_seconds or 0.0
+            if_free = self.claim is not None and await self.claim(self.store, record, lease_seconds)
+            with suppress(Owned):  # another was faster; it is looked at anew
+                return await self.supervisor.attend(
+                    record.key, record.uid, until_outcome=until_outcome, if_free=if_free
+                )
 
     async def until_settled(
         self,
@@ -105,7 +121,7 @@ class Attendance:
 
     async def until_launched(self, record: Record, seconds: float) -> None:
         """Supervise until the job's first run is let go, or has an outcome, for so many seconds at most."""
-        work = asyncio.ensure_future(self.supervisor.attend(record.key, record.uid))
+        work = asyncio.ensure_future(self.attend(record))
         try:
             with suppress(TimeoutError, DispatchError):
                 async with asyncio.timeout(seconds):
@@ -123,7 +139,7 @@ class Attendance:
         Raises DispatchError where the cancel is not committed.
         """
         await self.client.cancel(record.key, uid=record.uid, reason=reason)
-        stopping = asyncio.ensure_future(self.supervisor.attend(record.key, record.uid))
+        stopping = asyncio.ensure_future(self.attend(record))
         try:
             with suppress(TimeoutError, DispatchError):
                 async with asyncio.timeout(STOP_SECONDS):
@@ -135,11 +151,11 @@ class Attendance:
 
     async def _supervise(self, submitted: asyncio.Future[Record], settle_seconds: float) -> Record:
         record = await asyncio.shield(submitted)
-        record = await self.supervisor.attend(record.key, record.uid, until_outcome=True)
+        record = await self.attend(record, until_outcome=True)
         if not record.settled:
             try:
                 async with asyncio.timeout(settle_seconds) as bound:
-                    return await self.supervisor.attend(record.key, record.uid)
+                    return await self.attend(record)
             except TimeoutError:
                 if bound.expired():
                     left = "`dispatch supervise` clears away what is left of it"

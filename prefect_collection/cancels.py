@@ -21,6 +21,7 @@ from dispatch_core.errors import DispatchError
 from prefect_collection.attendance import Attendance
 from prefect_collection.blocks import ClusterBlock, DispatchStore
 from prefect_collection.connections import SERVER, connected, load
+from prefect_collection.holding import Holder
 from prefect_collection.keys import place_of
 from prefect_collection.secret_sources import read_secret
 from prefect_collection.showing import Showing
@@ -90,14 +91,15 @@ def cancel_jobs_of(store: DispatchStore | str = SERVER, *, scheduler: ClusterBlo
             records = [
                 job.record for job in listed if job.record is not None and job.record.scheduler == connection.scheduler
             ]
-            name = f"prefect flow run {place.root}"
+            holder = Holder(place.root, place.runs, None)
             attendance = Attendance(
                 connection,
-                name=name,
+                name=holder.name,
                 secrets=read_secret,
                 tell=logger.info,
                 warn=logger.warning,
                 show=Showing(flow_run.id, None).show,
+                claim=holder.claim_at_once,
             )
             reason = f"the flow run {flow_run.name!r} was cancelled"
             cancels = (attendance.cancel(record, reason) for record in records)

@@ -25,6 +25,7 @@ from prefect_collection.attendance import Attendance
 from prefect_collection.blocks import ClusterBlock, DispatchStore
 from prefect_collection.cancels import cancelled_flow_run, heard_of_cancel
 from prefect_collection.connections import Connection, connected, load, stored
+from prefect_collection.holding import Holder
 from prefect_collection.keys import Place, here, in_use
 from prefect_collection.pairs import TimeLimit
 from prefect_collection.reruns import OnFlowRetry, made_or_found, which_run
@@ -60,7 +61,9 @@ class Asker:
     uid: str | None
     """None: whichever record is the newest under that key."""
     name: str
-    """Of the supervisor: a flow run takes a job over from itself; of those that share a job, one supervises it."""
+    """Who asks, as the job's history says; of those that share a job, one supervises it under this name."""
+    holder: Holder | None
+    """Who supervises the job of a step; None: one that others share, or outside any flow run."""
     place: Place | None
     store: DispatchStore
     shared: bool
@@ -80,13 +83,15 @@ class Asker:
             )
         else:
             key, uid, shared = job if across_runs or place is None else place.key(job), None, across_runs
+        holder = None
         if place is not None and not shared:
             name = f"prefect flow run {place.root}"
+            holder = Holder(place.root, place.runs, context.task_run.id if context is not None else None)
         elif context is not None:
             name = f"prefect task run {context.task_run.id}"
         else:
             name = f"prefect {fresh_id()[:8]}"
-        return cls(key=key, uid=uid, name=name, place=place, store=await load(store), shared=shared)
+        return cls(key=key, uid=uid, name=name, holder=holder, place=place, store=await load(store), shared=shared)
 
     @property
     def flow_runs(self) -> tuple[Any, ...]:
@@ -100,7 +105,13 @@ class Asker:
         logger = run_logger()
         show = Showing.here().show
         return Attendance(
-            connection, name=self.name, secrets=read_secret, tell=logger.info, warn=logger.warning, show=show
+            connection,
+            name=self.name if self.holder is None else self.holder.name,
+            secrets=read_secret,
+            tell=logger.info,
+            warn=logger.warning,
+            show=show,
+            claim=None if self.holder is None else self.holder.claim,
         )
 
     def must_cancel(self, on_timeout: OnTimeout) -> Callable[[], Awaitable[str]]:
@@ -187,7 +198,7 @@ async def _submitted(asker: Asker, wanted: Wanted, connection: Connection) -> Re
     run = await which_run(root, asker.name) if wanted.on_flow_retry == "new_attempt" else None
     return await made_or_found(
         connection,
-        asker.attendance(connection).supervisor,
+        asker.attendance(connection).attend,
         asker.key,
         wanted.spec,
         wanted.plan,

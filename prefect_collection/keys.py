@@ -37,6 +37,8 @@ class Place(NamedTuple):
     """One `name-number` for each subflow between the root and the step."""
     flow_runs: tuple[UUID, ...] = ()
     """The step's own flow run first, the root last: each may be cancelled."""
+    runs: tuple[int, ...] = ()
+    """Which run of each this is, as Prefect counts them from 1, the root first."""
 
     @property
     def prefix(self) -> str:
@@ -72,9 +74,9 @@ async def here() -> Place | None:
 async def place_of(flow_run: FlowRun) -> Place:
     """The place of what a flow run calls. Raises BadInput for a subflow that a rerun could not be matched with."""
     path: list[str] = []
-    flow_runs = [flow_run.id]
+    flow_runs = [flow_run]
     if flow_run.parent_task_run_id is None:
-        return Place(root=flow_run.id, flow_runs=(flow_run.id,))
+        return Place(root=flow_run.id, flow_runs=(flow_run.id,), runs=(flow_run.run_count,))
     async with get_client() as client:
         while flow_run.parent_task_run_id is not None:
             call = await client.read_task_run(flow_run.parent_task_run_id)
@@ -87,8 +89,13 @@ async def place_of(flow_run: FlowRun) -> Place:
             if call.flow_run_id is None:
                 break
             flow_run = await client.read_flow_run(call.flow_run_id)
-            flow_runs.append(flow_run.id)
-    return Place(root=flow_runs[-1], path=tuple(path), flow_runs=tuple(flow_runs))
+            flow_runs.append(flow_run)
+    return Place(
+        root=flow_run.id,
+        path=tuple(path),
+        flow_runs=tuple(run.id for run in flow_runs),
+        runs=tuple(run.run_count for run in reversed(flow_runs)),
+    )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ run that has failed stays failed. Prefect counts the runs of a flow run, and a r
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
@@ -18,11 +19,12 @@ from dispatch_core.errors import BadInput, KeyTaken
 from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Record, Result
 from dispatch_core.retries import submit_keeping_retries
-from dispatch_core.supervisor import Supervisor
 from prefect_collection.connections import Connection
 from prefect_collection.retries import is_of_retries
 
 OnFlowRetry = Literal["reattach", "new_attempt"]
+
+Attend = Callable[[Record], Awaitable[Record]]
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,10 @@ async def which_run(flow_run: UUID | None, name: str) -> Run:
 
 
 async def made_or_found(
-    connection: Connection, supervisor: Supervisor, key: str, spec: Spec, plan: Plan, *, name: str, run: Run | None
+    connection: Connection, attend: Attend, key: str, spec: Spec, plan: Plan, *, name: str, run: Run | None
 ) -> Record:
-    """The job's record. `run`: a job that an earlier run made, and that did not succeed, is followed by a new one.
+    """The job's record. `run`: a job that an earlier run made, and that did not succeed, is followed by a new one, once
+    it was attended to until it was settled.
 
     A job keeps the retries that it was submitted with. Raises BadInput, KeyTaken.
     """
@@ -81,7 +84,7 @@ async def made_or_found(
     if run is None or not await _is_to_be_followed(connection, record, run):
         return record
     if record.scheduler == connection.scheduler:
-        await supervisor.attend(record.key, record.uid)
+        await attend(record)
     else:
         await client.wait(record.key, uid=record.uid)
     try:

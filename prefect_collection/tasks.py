@@ -57,9 +57,10 @@ async def _dispatch_job(
     """Run one long job, and wait until it is over. In an async flow await it, several with `asyncio.gather`.
 
     `key` names this step within its flow run: when the flow run is retried, or run again after a crash, the step finds
-    its job by it. Two steps at once cannot have the same: the second is refused in the same program, and in another
-    process, which may be a rerun, it finds the first one's job. With `across_runs` it is the job's whole key, shared by
-    every flow run that gives it: a job that is settled answers at once, and each of these flow runs cancels it for all.
+    its job by it. Two steps of one run cannot have the same at once: the second is refused, in another process once it
+    is certain that the first is alive, which takes most of a minute. A rerun takes the job over at once. With
+    `across_runs` it is the job's whole key, shared by every flow run that gives it: a job that is settled answers at
+    once, and each of these flow runs cancels it for all.
 
     `command`, `time_limit` ("2h", or seconds), `environment`, `secret_environment` and `working_directory` are fields
     of a job file's `spec`, and `spec` takes the others. `plan` is a job file's `plan`; without one, the `retries` and

@@ -224,8 +224,9 @@ async def test_a_flow_run_that_is_retried_may_launch_again_what_failed(
             supervisor = Supervisor(connection.store, connection.adapter, name=name)
             which = await reruns.which_run(ROOT, name) if new else None
             spec = tasks.spec_of(sh(folder, command), None, None, None, None, None)
-            record = await made_or_found(connection, supervisor, "train", spec, tasks.Plan(), name=name, run=which)
-            return await supervisor.attend(record.key, record.uid)
+            attend = lambda record: supervisor.attend(record.key, record.uid)  # noqa: E731
+            record = await made_or_found(connection, attend, "train", spec, tasks.Plan(), name=name, run=which)
+            return await attend(record)
 
     first = await run(1)
     assert (await run(1)).uid == first.uid  # the task is tried again: what failed has failed
