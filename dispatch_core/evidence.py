@@ -166,11 +166,7 @@ def merge(record: Record, evidence: Sequence[Evidence]) -> Record:
     objects = {object.id: object for object in record.objects}
     for fact in evidence:
         match fact:
-            case StartReplied():
-                submissions = _start_replied(submissions, fact)
-            case CallReplied():
-                calls = _call_replied(calls, fact)
-            case _:
+            case Seen():
                 sighting = fact.sighting
                 before = objects.get(sighting.id)
                 after = _first(record, fact) if before is None else _again(before, fact)
@@ -178,6 +174,10 @@ def merge(record: Record, evidence: Sequence[Evidence]) -> Record:
                 submissions = submissions if after.foreign else _sighted(submissions, after)
                 clear = None if _clears(sighting) and not after.foreign else clear
                 wait = None if wait is not None and _answers(sighting, wait) else wait
+            case StartReplied():
+                submissions = _start_replied(submissions, fact)
+            case _:
+                calls = _call_replied(calls, fact)
     rows = tuple(sorted(objects.values(), key=_place))
     return msgspec.structs.replace(record, submissions=submissions, objects=rows, calls=calls, clear=clear, wait=wait)
 
@@ -189,15 +189,16 @@ def is_news(before: Record, after: Record) -> bool:
     """Whether a merge changed anything but the time of a sighting: only that is worth a commit."""
     if _but_objects(before) != _but_objects(after):
         return True
-    return [_timeless(row) for row in before.objects] != [_timeless(row) for row in after.objects]
+    return list(map(_timeless, before.objects)) != list(map(_timeless, after.objects))
 
 
 _but_objects = attrgetter(*(name for name in Record.__struct_fields__ if name != "objects"))
 _but_times = attrgetter(*(name for name in Object.__struct_fields__ if name not in ("first_seen", "seen", "ends")))
+_but_time = attrgetter("run", "end")
 
 
 def _timeless(row: Object) -> tuple[object, ...]:
-    return _but_times(row), [(end.run, end.end) for end in row.ends]
+    return _but_times(row), *map(_but_time, row.ends)
 
 
 def is_ours(record: Record, sighting: Sighting) -> bool:
@@ -350,7 +351,7 @@ def _ends(known: tuple[RunEnd, ...], fact: Seen) -> tuple[RunEnd, ...]:
     for run, end in told:
         row = RunEnd(run=run, at=fact.at, end=end)
         rows[run] = _surer(rows[run], row) if run in rows else row
-    return tuple(rows[run] for run in sorted(rows))
+    return tuple(map(rows.__getitem__, sorted(rows)))
 
 
 def _surer(old: RunEnd, new: RunEnd) -> RunEnd:
@@ -367,7 +368,7 @@ def _end_rank(row: RunEnd) -> tuple[int, datetime]:
 
 def _sighted(submissions: tuple[Submission, ...], shown: Object) -> tuple[Submission, ...]:
     """The submissions, where the attempt that made a listed object is no longer missing."""
-    if all(attempt.missing is None for s in submissions for attempt in s.attempts):
+    if not [attempt for s in submissions for attempt in s.attempts if attempt.missing is not None]:
         return submissions
 
     def found(attempt: Attempt) -> Attempt:

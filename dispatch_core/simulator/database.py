@@ -18,7 +18,6 @@ from dispatch_core.simulator.trace import Acknowledged, Committed, Hindered, Rea
 from dispatch_core.simulator.world import Being, Voice, World
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
-from dispatch_core.stores.memory import MemoryStore
 
 T = TypeVar("T")
 
@@ -31,13 +30,10 @@ class Database(Meets):
         self.world = world
         self.being = being
         self.voice = voice or being.voice
+        self._store = world.store
         self._ends = being.ends
         self._holder = False
         """It was given the lease."""
-
-    @property
-    def _store(self) -> MemoryStore:
-        return self.world.store
 
     # --- reading
 
