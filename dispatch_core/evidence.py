@@ -187,18 +187,19 @@ _place = attrgetter("submission", "attempt", "id")
 
 def is_news(before: Record, after: Record) -> bool:
     """Whether a merge changed anything but the time of a sighting: only that is worth a commit."""
-    if _but_objects(before) != _but_objects(after):
+    if len(before.objects) != len(after.objects) or _but_objects(before) != _but_objects(after):
         return True
-    return list(map(_timeless, before.objects)) != list(map(_timeless, after.objects))
+    return not all(map(_is_same, before.objects, after.objects))
 
 
 _but_objects = attrgetter(*(name for name in Record.__struct_fields__ if name != "objects"))
-_but_times = attrgetter(*(name for name in Object.__struct_fields__ if name not in ("first_seen", "seen", "ends")))
 _but_time = attrgetter("run", "end")
 
 
-def _timeless(row: Object) -> tuple[object, ...]:
-    return _but_times(row), *map(_but_time, row.ends)
+def _is_same(before: Object, after: Object) -> bool:
+    """Whether two rows differ in the times of sightings at most."""
+    at_its_times = msgspec.structs.replace(after, first_seen=before.first_seen, seen=before.seen, ends=before.ends)
+    return at_its_times == before and [*map(_but_time, after.ends)] == [*map(_but_time, before.ends)]
 
 
 def is_ours(record: Record, sighting: Sighting) -> bool:

@@ -269,7 +269,8 @@ def observe(record: Record, listing: Listing, bounds: Bounds, capabilities: Capa
 
 def last_expiry(observed: Observed, calls: Iterable[Call]) -> datetime | None:
     """When the last of these calls expires."""
-    return max((observed.expiry(call.deadline) for call in calls), default=None)
+    latest = max((call.deadline for call in calls), default=None)
+    return observed.expiry(latest) if latest is not None else None
 
 
 # --- what else the words rest on, one condition each

@@ -165,10 +165,7 @@ class Call(Value, frozen=True):
 
     @property
     def identity(self) -> tuple[Kind, str | None, int, int]:
-        return _identity(self)
-
-
-_identity = attrgetter("kind", "object", "run", "hold")
+        return (self.kind, self.object, self.run, self.hold)
 
 
 class Hold(Value, frozen=True):
@@ -348,7 +345,7 @@ def _broken_submission(submission: Submission, objects: Mapping[str, Object]) ->
 
 
 def _broken_rows(record: Record) -> str | None:
-    if len(set(map(_identity, record.calls))) < len(record.calls):
+    if len({(call.kind, call.object, call.run, call.hold) for call in record.calls}) < len(record.calls):
         return "a call is in it twice"
     if len(set(map(_key, record.budget))) < len(record.budget):
         return "one end spent two units of budget"

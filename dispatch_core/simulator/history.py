@@ -166,9 +166,9 @@ class History:
     def _is_swept(self) -> bool:
         """Whether all that was on its way has landed, the janitor has looked since, and what is ending has ended."""
         world = self.world
-        if any(thing.ending for thing in self.judge.truth.ours()):
+        if world.on_the_way or world.now <= max(self.landing, self.lasts, world.last_landing) + SWEPT_SECONDS:
             return False
-        return not world.on_the_way and world.now > max(self.landing, self.lasts, world.last_landing) + SWEPT_SECONDS
+        return not any(thing.ending for thing in self.judge.truth.ours())
 
     def _calm(self) -> None:
         """Faults stop; who must be there comes."""

@@ -13,11 +13,10 @@ from dispatch_core.adapters.contract import Job
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing, Sighting
 from dispatch_core.simulator.faults import Fault, Meets
-from dispatch_core.simulator.trace import Looked
 from dispatch_core.simulator.world import Being, World
 
 Back = Callable[..., None]
-"""The way back to the asker: the listing or an error, and after how many seconds."""
+"""The way back to the asker: the end of a Looked from its listing on, or an error, and after how many seconds."""
 Shown = tuple[tuple[Sighting, ...], bool, tuple[str, ...]]
 """What a listing shows, whether it says that it is complete, and what it leaves out."""
 
@@ -69,9 +68,7 @@ class Query(Meets):
             world.count(fault)
         objects, complete, lies = shown
         listing = Listing(objects=objects, began=began[1], ended=world.host_now(), complete=complete)
-        places = began[2], taken[1], len(world.trace)
-        looked = Looked(world.now, self.being.name, self.job is not None, listing, began[0], taken[0], lies, places)
-        back(looked, 0.02)
+        back((listing, began[0], taken[0], lies, (began[2], taken[1], len(world.trace))), 0.02)
 
     def _shown(self) -> Shown:
         """What it shows now."""
