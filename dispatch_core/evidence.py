@@ -192,8 +192,13 @@ def is_news(before: Record, after: Record) -> bool:
     return not all(map(_is_same, before.objects, after.objects))
 
 
-_but_objects = attrgetter(*(name for name in Record.__struct_fields__ if name != "objects"))
+_OBJECTS = Record.__struct_fields__.index("objects")
 _but_time = attrgetter("run", "end")
+
+
+def _but_objects(record: Record) -> tuple[object, ...]:
+    fields = msgspec.structs.astuple(record)
+    return fields[:_OBJECTS] + fields[_OBJECTS + 1 :]
 
 
 def _is_same(before: Object, after: Object) -> bool:

@@ -6,7 +6,6 @@ holds values only. It reads no clock: every time in a record that a decision res
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -127,10 +126,7 @@ class Object(Value, frozen=True):
 
     def end_of(self, run: int) -> End | None:
         """How that run ended, where the scheduler has told it."""
-        for row in self.ends:
-            if row.run == run:
-                return row.end
-        return None
+        return next((row.end for row in self.ends if row.run == run), None)
 
 
 class Kind(StrEnum):
@@ -289,10 +285,7 @@ class Record(Value, frozen=True):
         return [unit.rule for unit in self.budget].count(rule)
 
     def intent(self, key: str) -> Intent | None:
-        for intent in self.intents:
-            if intent.key == key:
-                return intent
-        return None
+        return next((intent for intent in self.intents if intent.key == key), None)
 
     def names(self) -> tuple[str, ...]:
         """The name of every object that a committed attempt may have made."""
@@ -303,7 +296,7 @@ class Record(Value, frozen=True):
         )
 
 
-_UID = re.compile(r"[0-9a-z]{8,32}")
+_UID_CHARACTERS = frozenset("0123456789abcdefghijklmnopqrstuvwxyz")
 _key = attrgetter("key")
 
 
@@ -311,7 +304,7 @@ def _broken(record: Record) -> str | None:
     """What no record may be, in one sentence; None: it is none of that."""
     if not 1 <= len(record.key) <= KEY_LENGTH:
         return f"the key has {len(record.key)} characters; 1 to {KEY_LENGTH} are allowed"
-    if _UID.fullmatch(record.uid) is None:
+    if not 8 <= len(record.uid) <= 32 or not _UID_CHARACTERS.issuperset(record.uid):
         return f"the uid {record.uid!r} is not 8 to 32 digits and small letters"
     if record.format != FORMAT:
         return f"it has format {record.format}; this version reads format {FORMAT}"

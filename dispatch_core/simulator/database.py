@@ -48,7 +48,7 @@ class Database(Meets):
         record: Record = await self._ask(read)
         self.voice.read = record.revision
         former = self._ends != self.being.ends
-        self.world.tell(Read(self.world.now, self.voice.name, record.revision, former))
+        self.world.tell(Read(self.world.clock.now, self.voice.name, record.revision, former))
         return record
 
     async def revision(self, key: str, uid: str) -> int:
@@ -192,7 +192,7 @@ class Database(Meets):
         fails = self._struck(Fault.STORE_FAILS)
 
         def act(back: Callable[..., None]) -> None:
-            if world.now < world.down_until:
+            if world.clock.now < world.down_until:
                 world.count(Fault.STORE_DOWN)
                 back(StoreUnavailable("the store is down"), 0.1)
                 return

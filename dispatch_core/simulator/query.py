@@ -44,8 +44,8 @@ class Query(Meets):
 
     def begin(self, back: Back) -> None:
         """It reaches the host, and begins, or fails."""
-        world = self.world
-        if world.now < world.silent_until:
+        world, now = self.world, self.world.now
+        if now < world.silent_until:
             world.count(Fault.SILENCE)
             back(SchedulerUnavailable("the scheduler is silent"), 1.0)
         elif self._fails:
@@ -53,8 +53,8 @@ class Query(Meets):
             back(SchedulerUnavailable("the controller cannot be reached"), self._taking)
         else:
             moment = self.being.tape.seconds(0.0, self._taking)
-            began = world.now, world.host_now(), len(world.trace)
-            world.clock.at(world.now + moment, self._take, back, began)
+            began = now, world.host_now(), len(world.trace)
+            world.clock.at(now + moment, self._take, back, began)
 
     def _take(self, back: Back, began: tuple[float, datetime, int]) -> None:
         """The moment that it shows."""

@@ -125,7 +125,7 @@ class World:
         return self.clock.now
 
     def host_now(self) -> datetime:
-        return EPOCH + timedelta(seconds=self.clock.now)
+        return EPOCH + timedelta(0, self.clock.now)
 
     def own_now(self, being: Being) -> datetime:
         """The time by an actor's own clock."""

@@ -198,10 +198,9 @@ class Truth:
 
     def _committed(self, record: Record) -> None:
         self.revisions.append(record)
-        self.named.update((call.kind, call.object, call.run, call.deadline) for call in record.calls)
+        self.named |= {(call.kind, call.object, call.run, call.deadline) for call in record.calls}
         for submission in record.submissions:
-            for attempt in submission.attempts:
-                self.named.add((None, f"{submission.number}.{attempt.number}", 0, attempt.deadline))
+            self.named |= {(None, f"{submission.number}.{a.number}", 0, a.deadline) for a in submission.attempts}
 
 
 def _opened(thing: Truly, event: Opened) -> None:
