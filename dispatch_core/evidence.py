@@ -155,7 +155,7 @@ _CAUSE_RANK = {Cause.VANISHED: 0, Cause.UNRECOGNIZED: 0}
 
 def seen(listing: Listing) -> tuple[Seen, ...]:
     """The evidence in a listing."""
-    return tuple(Seen(sighting=sighting, at=listing.began) for sighting in listing.objects)
+    return tuple([Seen(sighting=sighting, at=listing.began) for sighting in listing.objects])
 
 
 def merge(record: Record, evidence: Sequence[Evidence]) -> Record:

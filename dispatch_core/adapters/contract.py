@@ -35,7 +35,7 @@ class Job(Value, frozen=True):
         return cls(
             key=record.key,
             uid=record.uid,
-            known=tuple(object.id for object in record.objects),
+            known=tuple([object.id for object in record.objects]),
             may_launch=record.outcome is None and open_ended,
         )
 
