@@ -64,12 +64,8 @@ class Capabilities(Value, frozen=True):
     launch."""
 
 
-class Sighting(Value, frozen=True, gc=False):
-    """One object as one listing shows it.
-
-    A value cannot be part of a cycle, so the garbage collector need not look at it: with tens of thousands of them in
-    each listing, its pauses would be every job's.
-    """
+class Sighting(Value, frozen=True):
+    """One object as one listing shows it."""
 
     id: str
     """The object's identity, never another's: where a scheduler gives its ids to others later, the name is in it."""
