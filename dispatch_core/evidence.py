@@ -199,6 +199,8 @@ def _but_objects(record: Record) -> tuple[object, ...]:
 
 def _is_same(before: Object, after: Object) -> bool:
     """Whether two rows differ in the times of sightings at most."""
+    if before is after:
+        return True
     at_its_times = msgspec.structs.replace(after, first_seen=before.first_seen, seen=before.seen, ends=before.ends)
     return at_its_times == before and [*map(_but_time, after.ends)] == [*map(_but_time, before.ends)]
 
