@@ -125,8 +125,22 @@ def _manifest_problems(text: str, cluster: KubernetesCluster) -> Iterator[str]:
     for path, why in NOT_IN_MANIFEST.items():
         if dig(written, *path) is not None:
             yield f"{'.'.join(path)} is set: {why}; leave it out"
+    yield from _tag_problems(written)
     if sort is not TRAINJOB and not _containers(sort, written):
         yield f"there is no container for the command in it, named {MAIN} or the first"
+
+
+OF_KUEUE = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/prebuilt-workload-name")
+"""Labels with which Kueue would start an object by itself."""
+
+
+def _tag_problems(written: Json) -> Iterator[str]:
+    for place in ("labels", "annotations"):
+        for name in dig(written, "metadata", place) or ():
+            if name in OF_KUEUE:
+                yield f"metadata.{place} has {name}: name the queue in the spec or in the clusters file; leave it out"
+            elif str(name).startswith(f"{kinds.PREFIX}/"):
+                yield f"metadata.{place} has {name}: it is dispatch's own; leave it out"
 
 
 def _pattern_problem(pattern: str) -> str:
@@ -185,7 +199,7 @@ def _built(spec: Spec, cluster: KubernetesCluster) -> Body:
             for role, count in counts.items()
             if count
         }
-        policy = {"cleanPodPolicy": "None", "backoffLimit": 0}
+        policy = {"cleanPodPolicy": "Running", "backoffLimit": 0}  # what hangs then ends; what has ended keeps its log
         spec_of = {"runPolicy": policy, "pytorchReplicaSpecs": replicas}
         return {"apiVersion": PYTORCHJOB.api, "kind": kind, "spec": spec_of}
     return {"apiVersion": JOB.api, "kind": kind, "spec": {**job, "template": template}}

@@ -165,3 +165,14 @@ def kueue_probe(queue: str) -> dict[str, Any]:
     that would start the job at once."""
     told = {kinds.GATED_BY: "not a gate"}
     return probe_body("dispatch-probe-admission-gate", told, {kinds.QUEUE_NAME: queue}, suspend=True)
+
+
+def plain_probe() -> dict[str, Any]:
+    """A create of a job that would run at once, and names no queue: a Kueue that takes it all the same suspends it, or
+    gives it a queue."""
+    return probe_body("dispatch-probe-plain", {}, {}, suspend=False)
+
+
+def is_taken(shown: kinds.Json) -> bool:
+    """Whether Kueue would start what that probe asked for, whatever its suspend bit says."""
+    return kinds.dig(shown, "spec", "suspend") is True or bool(kinds.label(shown, kinds.QUEUE_NAME))
