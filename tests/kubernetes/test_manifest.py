@@ -103,7 +103,7 @@ def test_an_old_kueue_gets_the_held_queue() -> None:
 MANIFEST: dict[str, Any] = {
     "apiVersion": JOBSET.api,
     "kind": JOBSET.kind,
-    "metadata": {"labels": {"team": "a", kinds.UID: "mine"}, "annotations": {kinds.GATE: kinds.OPEN}},
+    "metadata": {"labels": {"team": "a", kinds.UID: "mine"}, "annotations": {kinds.GATE: kinds.OPEN, kinds.QUEUE: "x", kinds.PROGRESS: "output"}},
     "spec": {
         "replicatedJobs": [
             {
@@ -127,6 +127,7 @@ def test_a_manifest_cannot_open_the_gate_or_change_a_tag() -> None:
     sort, body = body_of(launch(spec), EVERY, OWNER)
     assert sort is JOBSET
     assert (label(body, kinds.UID), label(body, "team"), annotation(body, kinds.GATE)) == (UID, "a", kinds.CLOSED)
+    assert (annotation(body, kinds.QUEUE), annotation(body, kinds.PROGRESS)) == ("", "")
     assert body["spec"]["suspend"] is True
     template = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     assert template["spec"]["containers"][0]["command"] == ["train"]
@@ -142,6 +143,8 @@ def test_a_manifest_cannot_open_the_gate_or_change_a_tag() -> None:
         ({"kind": "Deployment"}, "kind is none of"),
         ({"apiVersion": "batch/v1"}, "apiVersion"),
         ({"spec": {"replicatedJobs": []}}, "no container"),
+        ({"metadata": {"labels": {kinds.QUEUE_NAME: "team"}}}, "Kueue would start it"),
+        ({"metadata": {"labels": {"kueue.x-k8s.io/prebuilt-workload-name": "w"}}}, "Kueue would start it"),
     ],
 )
 def test_what_a_manifest_must_not_say_is_refused(change: dict[str, Any], told: str) -> None:

@@ -125,7 +125,7 @@ def _manifest_problems(text: str, cluster: KubernetesCluster) -> Iterator[str]:
     for path, why in NOT_IN_MANIFEST.items():
         if dig(written, *path) is not None:
             yield f"{'.'.join(path)} is set: {why}; leave it out"
-    yield from _tag_problems(written)
+    yield from _queue_problems(written)
     if sort is not TRAINJOB and not _containers(sort, written):
         yield f"there is no container for the command in it, named {MAIN} or the first"
 
@@ -134,13 +134,10 @@ OF_KUEUE = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/prebuilt-workload-name"
 """Labels with which Kueue would start an object by itself."""
 
 
-def _tag_problems(written: Json) -> Iterator[str]:
-    for place in ("labels", "annotations"):
-        for name in dig(written, "metadata", place) or ():
-            if name in OF_KUEUE:
-                yield f"metadata.{place} has {name}: name the queue in the spec or in the clusters file; leave it out"
-            elif str(name).startswith(f"{kinds.PREFIX}/"):
-                yield f"metadata.{place} has {name}: it is dispatch's own; leave it out"
+def _queue_problems(written: Json) -> Iterator[str]:
+    for name in OF_KUEUE:
+        if dig(written, "metadata", "labels", name) is not None:
+            yield f"metadata.labels has {name}: Kueue would start it; name the queue in the spec or the clusters file"
 
 
 def _pattern_problem(pattern: str) -> str:
@@ -329,12 +326,12 @@ def _stamp(sort: Sort, written: Body, launch: Launch, made_from: str) -> None:
     """Name, tags and the shut gate."""
     metadata = written.setdefault("metadata", {})
     metadata["name"] = launch.name
-    metadata["labels"] = {**(metadata.get("labels") or {}), **labels_of(launch)}
+    metadata["labels"] = {**_others(metadata.get("labels")), **labels_of(launch)}
     tags = {kinds.KEY: launch.key, kinds.GATE: kinds.CLOSED, kinds.HOLD: kinds.NO_HOLD, kinds.STOPPED: kinds.NO}
     tags |= {kinds.FENCE: "1", kinds.MADE_FROM: made_from}
     if watched := _watched(launch):
         tags[kinds.PROGRESS] = watched
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), **tags}
+    metadata["annotations"] = {**_others(metadata.get("annotations")), **tags}
     for template in _templates(sort, written):
         inner = template.setdefault("metadata", {})
         inner["labels"] = {**(inner.get("labels") or {}), **labels_of(launch)}
@@ -342,6 +339,11 @@ def _stamp(sort: Sort, written: Body, launch: Launch, made_from: str) -> None:
     for name in sort.suspend[:-1]:
         place = place.setdefault(name, {})
     place[sort.suspend[-1]] = True
+
+
+def _others(tags: Json | None) -> Body:
+    """Those that are not dispatch's own."""
+    return {name: value for name, value in (tags or {}).items() if not str(name).startswith(f"{kinds.PREFIX}/")}
 
 
 def _watched(launch: Launch) -> str:
