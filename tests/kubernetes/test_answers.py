@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,11 @@ import yaml
 
 from dispatch_core.adapters.conformance.rig import Case
 from dispatch_core.adapters.contract import Log
+from dispatch_core.adapters.kubernetes.calls import Late
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
+from dispatch_core.adapters.kubernetes.kinds import JOB, Sort
 from dispatch_core.adapters.kubernetes.scheduler import KubernetesScheduler
-from dispatch_core.adapters.kubernetes.transport import Api
+from dispatch_core.adapters.kubernetes.transport import Answered, Api, NotSent
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.record import Answer, State
 from tests.kubernetes.rig import ROLE_TOKEN, kubeconfig, served
@@ -83,24 +85,20 @@ async def test_a_quota_that_changes_meanwhile_costs_no_attempt(tmp_path: Path, p
 
 
 @pytest.mark.promise("G5")
-@pytest.mark.parametrize("fails", ["answer", "connection"])
-async def test_a_start_that_meets_its_name_and_cannot_look_at_it_is_unknown(tmp_path: Path, fails: str) -> None:
+@pytest.mark.parametrize("fails", [Late, NotSent])
+async def test_a_start_that_meets_its_name_and_cannot_look_at_it_is_unknown(
+    tmp_path: Path, fails: type[Exception]
+) -> None:
     """Late would stand for good, and say that the attempt made nothing."""
-    async with served(tmp_path) as (server, rig):
+    async with served(tmp_path) as (_, rig):
         case = Case(rig)
         launch = case.launch(rig.payload(case.line))
         assert (await case.adapter.start(launch, {}, await case.in_time())).answer is Answer.DONE
         look = rig.adapter.calls.get
 
-        async def broken(sort, name, deadline):  # type: ignore[no-untyped-def]
-            if sort.plural == "jobs":
-                if fails == "connection":
-                    from dispatch_core.adapters.kubernetes.transport import NotSent
-
-                    raise NotSent("the server restarts")
-                from dispatch_core.adapters.kubernetes.calls import Late
-
-                raise Late
+        async def broken(sort: Sort, name: str, deadline: datetime) -> Answered:
+            if sort is JOB:
+                raise fails("the server restarts")
             return await look(sort, name, deadline)
 
         rig.adapter.calls.get = broken  # type: ignore[method-assign]
@@ -184,7 +182,7 @@ async def test_a_program_that_gets_no_new_token_for_a_while_is_an_outage(tmp_pat
             (tmp_path / "token").write_text("second")
             (tmp_path / "broken").touch()
             for _ in range(2):
-                with pytest.raises(SchedulerUnavailable, match="identity provider|kubeconfig"):
+                with pytest.raises(SchedulerUnavailable, match="identity provider"):
                     await adapter.everything()
             (tmp_path / "broken").unlink()
             await adapter.everything()
@@ -195,16 +193,12 @@ async def test_a_program_that_gets_no_new_token_for_a_while_is_an_outage(tmp_pat
 # --- logs
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [lambda server: server.faults.answer(500, "get", "pods"), lambda server: server.faults.answer(429, "get", "pods")],
-    ids=["500", "429"],
-)
-async def test_a_log_that_cannot_be_read_now_is_not_gone(tmp_path: Path, spoil: Callable[[ApiServer], Awaitable]) -> None:
+@pytest.mark.parametrize("status", [429, 500])
+async def test_a_log_that_cannot_be_read_now_is_not_gone(tmp_path: Path, status: int) -> None:
     async with served(tmp_path) as (server, rig):
         case = Case(rig)
         target = await case.running()
-        spoil(server)
+        server.faults.answer(status, "get", "pods")
         with pytest.raises(SchedulerUnavailable):
             await case.adapter.read_log(target, 1, 0, 100)
         assert (await case.adapter.read_log(target, 1, 0, 100)).log is Log.THERE

@@ -18,10 +18,10 @@ import msgspec
 
 from dispatch_core.adapters.contract import Adapter, Job, Launch, Piece, Target
 from dispatch_core.adapters.kubernetes import (
+    checking,
     cleaning,
     kinds,
     leavings,
-    manifest,
     output,
     patches,
     policies,
@@ -120,8 +120,8 @@ class KubernetesScheduler:
         """Listings so far."""
         return self._listings.count
 
-    def problems(self, spec: Spec) -> list[manifest.Problem]:
-        return manifest.problems(spec, self.cluster)
+    def problems(self, spec: Spec) -> list[checking.Problem]:
+        return checking.problems(spec, self.cluster)
 
     # --- listings
 
@@ -232,7 +232,7 @@ class KubernetesScheduler:
         """Why nothing is started where it might run at once."""
         name = self.cluster.name
         if self.is_taken:
-            text = f"Kueue on {name} takes jobs that name no queue; write kueue: true, and a queue, in the clusters file"
+            text = f"Kueue on {name} takes jobs that name no queue; write kueue: true and a queue in the clusters file"
         elif self.admission_gate is None:
             text = f"whether Kueue on {name} keeps an admission gate cannot be told now"
             return Reply(answer=Answer.LATE, text=f"{text}; nothing was done")

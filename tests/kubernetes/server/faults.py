@@ -94,7 +94,8 @@ class Faults:
     def answer(
         self, status: int, verb: str, plural: str = "", *, times: int = 1, retry_after: int = 0, carried: bool = False
     ) -> Fault:
-        """409 (of a quota that changed meanwhile), 429, 500, 503 or 504 instead of the answer; `carried` has the effect nevertheless."""
+        """409 (a quota changed meanwhile), 429, 500, 503 or 504 instead of the answer; `carried` has the effect
+        nevertheless."""
         effect = "before" if carried else "none"
         return self.add(Fault(verb, plural, "", times, effect, status, retry_after))
 
