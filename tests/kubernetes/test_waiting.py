@@ -183,6 +183,24 @@ async def test_a_pattern_that_a_person_broke_hinders_no_listing(tmp_path: Path) 
         assert (shown.state, shown.progress) == (State.RUNNING, None)
 
 
+async def test_a_pattern_that_takes_for_ever_hinders_nobody(tmp_path: Path) -> None:
+    """A match cannot be ended, and all jobs of a connection share one loop."""
+    async with served(tmp_path) as (_, rig):
+        slow, good = Case(rig), Case(rig)
+        bad = await talker(rig, slow, pattern="(a+)+$")
+        target = await talker(rig, good, pattern="^epoch")
+        began = await progress_of(good, target)
+        await asyncio.sleep(1.1)  # a pod's beginning is told in whole seconds
+        for _ in range(2):  # one for each of them
+            await say(rig, f"epoch {'a' * 35}!")
+        await progress_of(good, target, began)
+        async for _ in rig.patiently():
+            if (await slow.seen(bad.id)).progress is None:
+                break
+        assert (await slow.seen(bad.id)).progress is None
+        assert (await good.seen(target.id)).progress is not None
+
+
 async def test_nobody_asks_for_the_logs_of_others(tmp_path: Path) -> None:
     async with served(tmp_path) as (server, rig):
         case = Case(rig)
