@@ -20,6 +20,7 @@ from dispatch_core.record import Answer, State
 from tests.kubernetes.client import Client
 from tests.kubernetes.rig import World, served
 from tests.kubernetes.server import ApiServer
+from tests.kubernetes.server.controllers.kueue import evict
 from tests.kubernetes.server.controllers.programs import Played
 from tests.kubernetes.server.kinds import EVERY, JOB, POD, WORKLOAD, Resource
 from tests.kubernetes.server.storage import copied
@@ -239,6 +240,44 @@ async def test_a_webhook_that_hangs_hinders_no_listing(tmp_path: Path) -> None:
         case = Case(rig)
         server.faults.lose_call("create", "jobs", times=100)
         assert (await rig.adapter.find(case.job)).complete
+
+
+@pytest.mark.promise("C3")
+@pytest.mark.promise("L1")
+@pytest.mark.parametrize("finished", [True, False])
+async def test_a_workload_that_is_gone_takes_no_run_back(tmp_path: Path, finished: bool) -> None:
+    """Kueue counts runs in it: it deletes a finished one after a while, and makes one anew that a person deleted."""
+    async with served(tmp_path, World("w", kueue=True)) as (server, rig):
+        case = Case(rig)
+        target = await case.running()
+        workload = copied(server.store.all(WORKLOAD)[0])
+        evict(workload, workload["status"], "Preempted", "somebody needs the room")
+        server.store.update(WORKLOAD, workload)
+        second = replace(target, run=2)
+        async for _ in rig.patiently():
+            shown = await case.seen(target.id)
+            if (shown.run, shown.state) == (2, State.RUNNING):
+                break
+        known = replace(case.job, known=(target.id,), runs=((target.id, 2),))
+        if finished:
+            await rig.go(case.line)
+            await case.until(second, State.ENDED)
+        await until(lambda: not finished or not server.store.all(WORKLOAD)[0]["metadata"].get("finalizers"))
+        gone = server.store.all(WORKLOAD)[0]
+        server.store.remove(WORKLOAD, gone)
+        if finished:
+            (shown,) = (await rig.adapter.find(known)).objects
+            assert (shown.run, shown.state) == (2, State.ENDED)
+            return
+        await until(lambda: server.store.all(WORKLOAD))
+        async for _ in rig.patiently():
+            (shown,) = (await rig.adapter.find(known)).objects
+            if shown.state is State.RUNNING:
+                break
+        assert (shown.run, shown.state) == (2, State.RUNNING)
+        assert (await case.adapter.stop(second, await case.in_time())).answer is Answer.DONE
+        (shown,) = (await rig.adapter.find(known)).objects
+        assert shown.run == 2
 
 
 # --- names that mean something else by now, pods that nobody ends

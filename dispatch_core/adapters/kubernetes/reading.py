@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from dispatch_core.adapters.contract import Job
 from dispatch_core.adapters.kubernetes import causes, kinds
 from dispatch_core.adapters.kubernetes.causes import time_of
 from dispatch_core.adapters.kubernetes.kinds import TRAINJOB, Json, Sort, annotation, condition, dig, is_true, number
 from dispatch_core.adapters.kubernetes.patches import has_begun, is_kueue, is_suspended
-from dispatch_core.evidence import Sighting
+from dispatch_core.evidence import Listing, Sighting
 from dispatch_core.plan import Cause, End
 from dispatch_core.record import State
 
@@ -210,6 +211,16 @@ def run_of(shown: Shown) -> int:
     """Which run the object is on: the first, and one more for each that Kueue evicted."""
     evictions = sum(count for _, count in _counted(shown.workload))
     return max(1, 1 + evictions - _is_evicting(shown))
+
+
+def remembered(job: Job, listing: Listing) -> Listing:
+    """A listing in which no object is on an earlier run than its record knows of: the counters go with the Workload,
+    which Kueue may delete once it has finished, and makes anew where a person deletes it."""
+    runs = dict(job.runs)
+    if all(shown.run >= runs.get(shown.id, 1) for shown in listing.objects):
+        return listing
+    rows = (msgspec.structs.replace(shown, run=max(shown.run, runs.get(shown.id, 1))) for shown in listing.objects)
+    return msgspec.structs.replace(listing, objects=tuple(rows))
 
 
 def _earlier(shown: Shown, run: int) -> tuple[tuple[int, End], ...]:

@@ -25,6 +25,7 @@ from dispatch_core.adapters.kubernetes import (
     output,
     patches,
     policies,
+    reading,
     settling,
     starting,
 )
@@ -131,6 +132,7 @@ class KubernetesScheduler:
         self._listed[job.uid] = self._numbers.get(listing.began, 0)
         while len(self._listed) > KEPT_JOBS:
             del self._listed[next(iter(self._listed))]
+        listing = reading.remembered(job, listing)
         if await leavings.are_left(self.lister, job, listing):
             return msgspec.structs.replace(listing, complete=False)
         return listing
