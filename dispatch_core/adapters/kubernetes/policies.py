@@ -148,10 +148,20 @@ def probe_body(name: str, annotations: dict[str, str], labels: dict[str, str], *
     return {"apiVersion": kinds.JOB.api, "kind": kinds.JOB.kind, "metadata": metadata, "spec": spec}
 
 
-def late_probe() -> dict[str, Any]:
-    """A create whose deadline is long past: refused where the first policy is enforced."""
-    told = {DEADLINE: "2000-01-01T00:00:00Z"}
-    return probe_body("dispatch-probe-deadline", told, {}, suspend=True)
+def late_probe(sort: kinds.Sort) -> dict[str, Any]:
+    """A create whose deadline is long past: refused where the first policy is enforced for this kind."""
+    body = probe_body("dispatch-probe-deadline", {DEADLINE: "2000-01-01T00:00:00Z"}, {}, suspend=True)
+    template = body["spec"]["template"]
+    runtime = {"apiGroup": kinds.TRAINJOB.group, "kind": "ClusterTrainingRuntime", "name": "dispatch-probe"}
+    job = {"name": "main", "replicas": 1, "template": {"spec": {"template": template}}}
+    master = {"replicas": 1, "restartPolicy": "Never", "template": template}
+    specs: dict[str, dict[str, Any]] = {
+        kinds.JOB.kind: body["spec"],
+        kinds.JOBSET.kind: {"suspend": True, "replicatedJobs": [job]},
+        kinds.TRAINJOB.kind: {"suspend": True, "runtimeRef": runtime},
+        kinds.PYTORCHJOB.kind: {"runPolicy": {"suspend": True}, "pytorchReplicaSpecs": {"Master": master}},
+    }
+    return body | {"apiVersion": sort.api, "kind": sort.kind, "spec": specs[sort.kind]}
 
 
 def shut_probe(uid: str) -> dict[str, Any]:

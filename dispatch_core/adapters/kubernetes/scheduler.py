@@ -185,8 +185,7 @@ class KubernetesScheduler:
     async def probe(self) -> None:
         """Ask what the cluster enforces: dry runs, so nothing is made. Raises SchedulerUnavailable."""
         now = time.monotonic()
-        refused = await self.probed(policies.late_probe())
-        self.refuses_late = refused is not None and policies.LATE_MESSAGE in refused
+        self.refuses_late = all([await self._is_late_refused(sort) for sort in self.lister.sorts])
         if self.cluster.kueue:
             told = await self.probed(policies.kueue_probe(self.cluster.queue or "default"))
             known = self.admission_gate if told is None else None
@@ -196,18 +195,21 @@ class KubernetesScheduler:
             self.is_taken = policies.is_taken(shown.body) if shown is not None and shown.well else self.is_taken
         self._probed = now
 
-    async def probed(self, body: object) -> str | None:
+    async def _is_late_refused(self, sort: Sort) -> bool:
+        return policies.LATE_MESSAGE in (await self.probed(policies.late_probe(sort), sort) or "")
+
+    async def probed(self, body: object, sort: Sort = JOB) -> str | None:
         """Why a dry run was refused; "": it was not; None: nobody can say. Raises SchedulerUnavailable."""
-        answered = await self._dry_run(body)
+        answered = await self._dry_run(body, sort)
         if answered is None:
             return None
         if answered.well:
             return ""
         return answered.message if answered.status in (403, 422) else None
 
-    async def _dry_run(self, body: object) -> Answered | None:
+    async def _dry_run(self, body: object, sort: Sort = JOB) -> Answered | None:
         """None: no answer, such as where a webhook hangs; all that only reads goes on. Raises SchedulerUnavailable."""
-        path, query = JOB.path(self.cluster.namespace), {"dryRun": "All"}
+        path, query = sort.path(self.cluster.namespace), {"dryRun": "All"}
         try:
             return await self.api.request("POST", path, query, body, seconds=PROBE_PATIENCE_SECONDS)
         except NotSent as error:
