@@ -12,9 +12,11 @@ from msgspec.structs import replace
 from dispatch_core.adapters.conformance.rig import Case
 from dispatch_core.adapters.contract import Job, Log, Target
 from dispatch_core.adapters.kubernetes import patches
+from dispatch_core.adapters.kubernetes.doctor import examine
 from dispatch_core.adapters.kubernetes.kinds import SORTS, Json, Sort
 from dispatch_core.adapters.kubernetes.patches import Decided
 from dispatch_core.adapters.kubernetes.scheduler import KubernetesScheduler
+from dispatch_core.adapters.kubernetes.watching import AGAIN_SECONDS
 from dispatch_core.plan import Spec
 from dispatch_core.record import Answer, State
 from tests.kubernetes.client import Client
@@ -206,13 +208,41 @@ async def test_a_kind_whose_stream_has_ended_is_followed_again(tmp_path: Path) -
                 await watching
 
 
+@pytest.mark.promise("A3")
+async def test_a_stream_that_was_good_again_is_taken_up_at_once(tmp_path: Path) -> None:
+    """What stands between may end every stream after a while; that is no reason to be deaf for longer each time."""
+    async with served(tmp_path) as (server, rig):
+        server.watches.bookmark_seconds = 0.1
+        case = Case(rig)
+        await case.started()
+
+        async def waits() -> None:
+            while True:
+                await case.find()
+                await case.adapter.watch(case.job, 120.0)
+
+        watching = asyncio.create_task(waits())
+        (stream,) = rig.adapter._streams
+        for _ in range(3):
+            await until(lambda: stream.is_following and server.streams)
+            await asyncio.sleep(0.3)
+            server.drop_watches()
+            await until(lambda: not stream.is_following)
+        await until(lambda: stream.is_following)
+        await asyncio.sleep(0.3)
+        assert stream._pause == AGAIN_SECONDS
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
 # --- a Kueue that nobody told of
 
 
 @pytest.mark.promise("G1")
 @pytest.mark.parametrize("how", ["every job", "a queue by default"])
-async def test_a_kueue_that_takes_every_job_lets_none_run_ungated(tmp_path: Path, how: str) -> None:
-    async with served(tmp_path, World("w", takes=how)) as (_, rig):
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "PyTorchJob"])
+async def test_a_kueue_that_takes_every_job_lets_none_run_ungated(tmp_path: Path, how: str, kind: str) -> None:
+    async with served(tmp_path, World("w", kind, takes=how)) as (_, rig):
         case = Case(rig)
         reply = await case.adapter.start(case.launch(rig.payload(case.line)), {}, await case.in_time())
         await asyncio.sleep(rig.quiet_seconds)
@@ -220,6 +250,7 @@ async def test_a_kueue_that_takes_every_job_lets_none_run_ungated(tmp_path: Path
         assert reply.answer is Answer.REFUSED
         assert "kueue: true" in reply.text
         assert (await case.find()).objects == ()
+        assert {found.name: found.ok async for found in examine(rig.cluster)}["kueue"] is False
 
 
 @pytest.mark.promise("G5")

@@ -64,17 +64,17 @@ class Patterns:
     async def _answered(self, asked: Sequence[Asked], left: list[int], told: list[Found]) -> list[int]:
         """Have one process answer until it does not; those that it has not come to."""
         try:
-            process = await asyncio.create_subprocess_exec(
+            helper = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", "-c", ANSWERS), stdin=PIPE, stdout=PIPE, stderr=DEVNULL
             )
         except OSError:
             return []
         try:
-            await _line(process)  # it has begun, which may take a while
+            await _line(helper)  # it has begun, which may take a while
             for number, at in enumerate(left):
                 try:
                     async with asyncio.timeout(ONE_SECONDS):
-                        told[at] = await _answer(process, asked[at])
+                        told[at] = await _answer(helper, asked[at])
                 except TimeoutError:
                     self._give_up(asked[at][0])
                     return left[number + 1 :]
@@ -82,8 +82,8 @@ class Patterns:
             pass
         finally:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+                helper.kill()
+            await helper.wait()
         return []
 
     def _give_up(self, pattern: str) -> None:
@@ -94,15 +94,15 @@ class Patterns:
             del self._until[next(iter(self._until))]
 
 
-async def _answer(process: Process, asked: Asked) -> Found:
-    """Raises OSError and ValueError where the process has ended."""
-    assert process.stdin is not None  # noqa: S101 - it is a pipe
-    process.stdin.write(json.dumps(asked).encode() + b"\n")
-    await process.stdin.drain()
-    return await _line(process)
+async def _answer(helper: Process, asked: Asked) -> Found:
+    """Raises OSError and ValueError where its process has ended."""
+    assert helper.stdin is not None  # noqa: S101 - it is a pipe
+    helper.stdin.write(json.dumps(asked).encode() + b"\n")
+    await helper.stdin.drain()
+    return await _line(helper)
 
 
-async def _line(process: Process) -> Found:
-    assert process.stdout is not None  # noqa: S101 - it is a pipe
-    found: Found = json.loads(await process.stdout.readline())
+async def _line(helper: Process) -> Found:
+    assert helper.stdout is not None  # noqa: S101 - it is a pipe
+    found: Found = json.loads(await helper.stdout.readline())
     return found

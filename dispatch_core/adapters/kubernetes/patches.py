@@ -141,10 +141,10 @@ def _still(object: Json, names: tuple[str, ...]) -> list[Operation]:
 
 def has_begun(object: Json) -> bool:
     """Whether a pod of it is ready, as far as the object itself tells."""
-    status = object.get("status") or {}
+    status = kinds.part(object, "status")
     if kinds.number(status.get("ready")) > 0 or kinds.is_true(object, "Running"):
         return True
-    children = [*(status.get("replicatedJobsStatus") or ()), *(status.get("jobsStatus") or ())]
+    children = [*kinds.rows_of(status, "replicatedJobsStatus"), *kinds.rows_of(status, "jobsStatus")]
     return any(kinds.number(row.get("ready")) > 0 for row in children)
 
 

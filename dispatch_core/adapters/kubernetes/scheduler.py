@@ -191,8 +191,10 @@ class KubernetesScheduler:
             known = self.admission_gate if told is None else None
             self.admission_gate = False if told == "" else True if told and "domain-prefixed" in told else known
         else:
-            shown = await self._dry_run(policies.plain_probe())
-            self.is_taken = policies.is_taken(shown.body) if shown is not None and shown.well else self.is_taken
+            shown = {sort: await self._dry_run(policies.plain_probe(sort), sort) for sort in self.lister.sorts}
+            told = {sort: answered.body for sort, answered in shown.items() if answered is not None and answered.well}
+            if told:
+                self.is_taken = any(policies.is_taken(sort, body) for sort, body in told.items())
         self._probed = now
 
     async def _is_late_refused(self, sort: Sort) -> bool:
