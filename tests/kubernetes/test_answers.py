@@ -11,6 +11,7 @@ import yaml
 
 from dispatch_core.adapters.conformance.rig import Case
 from dispatch_core.adapters.contract import Log
+from dispatch_core.adapters.kubernetes import transport
 from dispatch_core.adapters.kubernetes.calls import Late
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.kinds import JOB, Sort
@@ -150,6 +151,7 @@ async def test_a_token_that_expires_hinders_no_stream(tmp_path: Path) -> None:
 
 
 PLUGIN = """#!/bin/sh
+if [ -e {folder}/hangs ]; then touch {folder}/hung; while [ ! -e {folder}/ends ]; do sleep 0.1; done; fi
 if [ -e {folder}/broken ]; then echo "the identity provider is away" >&2; exit 1; fi
 echo '{{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",'
 echo '"status": {{"token": "'$(cat {folder}/token)'"}}}}'
@@ -188,6 +190,33 @@ async def test_a_program_that_gets_no_new_token_for_a_while_is_an_outage(tmp_pat
             await adapter.everything()
         finally:
             await adapter.close()
+
+
+async def test_a_program_that_hangs_over_a_token_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream has no time limit of its own, and everybody waits for one login."""
+    monkeypatch.setattr(transport, "LOGIN_SECONDS", 1.0)
+    async with ApiServer() as server:
+        (tmp_path / "token").write_text(ADMIN_TOKEN)
+        api = Api(with_plugin(server, tmp_path))
+        path = "/apis/batch/v1/namespaces/default/jobs"
+
+        async def follow() -> list[bytes]:
+            return [line async for line in api.lines(path, {"watch": "true"}, 90.0)]
+
+        try:
+            (tmp_path / "hangs").touch()
+            following = asyncio.create_task(follow())
+            while not (tmp_path / "hung").exists():
+                await asyncio.sleep(0.05)
+            (tmp_path / "hangs").unlink()
+            assert (await api.request("GET", path, seconds=20.0)).well
+            with pytest.raises(NotSent):
+                await following
+        finally:
+            (tmp_path / "ends").touch()
+            await api.close()
 
 
 # --- logs

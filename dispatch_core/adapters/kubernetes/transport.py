@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 JSON, JSON_PATCH = "application/json", "application/json-patch+json"
+LOGIN_SECONDS = 30.0
+"""A program that gets a token may hang; whoever asks next starts another."""
 LARGEST_LINE = 2**24
 """Bytes of one event of a watch; etcd keeps no object of more than 1.5 MiB."""
 
@@ -207,7 +209,10 @@ class Api:
     async def _opened(self) -> _Connection:
         """What could be read before can be read again: that a login fails now is an outage."""
         try:
-            connection = _Connection(await _open(self._cluster))
+            async with asyncio.timeout(LOGIN_SECONDS):
+                connection = _Connection(await _open(self._cluster))
+        except TimeoutError:
+            raise NotSent(f"{self._cluster.name}: no login within {LOGIN_SECONDS:g} s") from None
         except BadInput as error:
             if self._was_open:
                 raise NotSent(str(error)) from error
