@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from dispatch_core.adapters.conformance.rig import Case
 from dispatch_core.adapters.contract import Job, Log, Target
 from dispatch_core.adapters.kubernetes import patches
 from dispatch_core.adapters.kubernetes.doctor import examine
-from dispatch_core.adapters.kubernetes.kinds import SORTS, Json, Sort
+from dispatch_core.adapters.kubernetes.kinds import JOB_UID, SORTS, Json, Sort
 from dispatch_core.adapters.kubernetes.patches import Decided
 from dispatch_core.adapters.kubernetes.scheduler import KubernetesScheduler
 from dispatch_core.adapters.kubernetes.watching import AGAIN_SECONDS
@@ -106,12 +107,39 @@ async def test_under_kueue_a_hold_that_lands_late_meets_another_fence(tmp_path: 
         assert not (await case.seen(target.id)).hold
 
 
+@pytest.mark.promise("G2")
+@pytest.mark.parametrize("before", [True, False])
+async def test_under_kueue_a_hold_never_ends_a_run_that_was_admitted_meanwhile(tmp_path: Path, before: bool) -> None:
+    async with served(tmp_path, World("w", kueue=True, controllers=False)) as (server, rig):
+        case = Case(rig)
+        target = await case.started()
+        await case.open(target)
+        pending = {"type": "QuotaReserved", "status": "False", "reason": "Pending"}
+        metadata = {"name": "w", "namespace": "default", "labels": {JOB_UID: target.id}}
+        made = {"metadata": metadata, "spec": {"active": True}, "status": {"conditions": [pending]}}
+        server.store.create(WORKLOAD, made)
+        calls, tries = rig.adapter.calls, []
+        wrapped = calls.workload if before else calls.carried_out
+
+        async def meanwhile(*told: Any, **more: Any) -> object:
+            tries.append(1)
+            admitted = [{**pending, "status": "True"}, {"type": "Admitted", "status": "True", "reason": "Admitted"}]
+            store(server, WORKLOAD, replace(target, name="w"), {"conditions": admitted})
+            store(server, JOB, target, {"active": 1, "ready": 1})
+            return await wrapped(*told, **more)
+
+        setattr(calls, wrapped.__name__, meanwhile)
+        assert (await case.adapter.hold(target, await case.in_time())).answer is Answer.REFUSED
+        assert len(tries) == (1 if before else 2)
+        assert server.get(WORKLOAD, "w", "default")["spec"]["active"] is True
+
+
 async def test_what_kueue_notes_on_a_workload_meanwhile_stays(tmp_path: Path) -> None:
     async with served(tmp_path, World("w", kueue=True)) as (server, rig):
         case = Case(rig)
         target = await case.started(replace(rig.payload(case.line), memory_bytes=2**40))
         await case.open(target)
-        await until(lambda: "annotations" not in server.store.all(WORKLOAD)[0]["metadata"])
+        await until(lambda: [True for row in server.store.all(WORKLOAD) if "annotations" not in row["metadata"]])
         look = rig.adapter.calls.workload
 
         async def meanwhile(*told: object, **more: object) -> object:

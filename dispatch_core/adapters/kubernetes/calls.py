@@ -140,6 +140,9 @@ class Calls:
                 return Reply(answer=Answer.DONE, text=NOTHING_TO_EVICT)
             if workload is None:
                 return Reply(answer=Answer.REFUSED, text=f"Kueue has made no Workload of {target.name}")
+            if not active and not stops:  # once more: it may have been admitted before its Workload was read
+                sort, object = await self.named(target, deadline)
+                object = object or {}
             decided = self._of_workload(Shown(sort, object, None, workload), target, active, stops, deadline)
             path = WORKLOAD.path(self._cluster.namespace, kinds.name_of(workload))
             reply = await self.carried_out(path, decided, deadline)
@@ -154,7 +157,8 @@ class Calls:
             return Refused("it was stopped for good")
         if not active and not stops and patches.has_begun(shown.object):
             return Refused("it runs: on Kubernetes a hold would end the run")
-        return patches.set_active(shown.workload or {}, active, self.told(deadline))
+        holds = not active and not stops
+        return patches.set_active(shown.workload or {}, active, self.told(deadline), holds=holds)
 
     async def carried_out(self, path: str, decided: Decided, deadline: datetime) -> Reply | None:
         """The reply to what was decided; None: on facts that are no longer so, and nothing was done."""

@@ -151,13 +151,14 @@ def has_begun(object: Json) -> bool:
 # --- Kueue's Workload
 
 
-def set_active(workload: Json, active: bool, deadline: str) -> Decided:
-    """Hold, release or stop under Kueue. The eviction counters are tested, so that no other run is meant."""
+def set_active(workload: Json, active: bool, deadline: str, *, holds: bool = False) -> Decided:
+    """Hold, release or stop under Kueue. The eviction counters are tested, so that no other run is meant; for a hold
+    all that Kueue says of it, so that it was not admitted meanwhile."""
     if kinds.is_true(workload, "Finished"):
         return Refused("Kueue shows its Workload finished")
     at = pointer("spec", "active")
     tests = [_test(pointer("metadata", "uid"), kinds.uid_of(workload)), _test(at, dig(workload, "spec", "active"))]
-    tests += _still(workload, ("schedulingStats",))
+    tests += _still(workload, ("schedulingStats", "conditions") if holds else ("schedulingStats",))
     shown = annotation(workload, kinds.FENCE)
     told = {kinds.FENCE: _raised(shown), kinds.DEADLINE: deadline}
     if dig(workload, "metadata", "annotations") is None:
