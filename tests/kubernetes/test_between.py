@@ -325,7 +325,9 @@ async def test_a_workload_that_is_gone_takes_no_run_back(tmp_path: Path, finishe
         gone = server.store.all(WORKLOAD)[0]
         server.store.remove(WORKLOAD, gone)
         if finished:
-            (shown,) = (await rig.adapter.find(known)).objects
+            fresh = KubernetesScheduler(rig.cluster)  # one that saw nothing of it
+            (shown,) = (await fresh.find(known)).objects
+            await fresh.close()
             assert (shown.run, shown.state) == (2, State.ENDED)
             return
         await until(lambda: server.store.all(WORKLOAD))
