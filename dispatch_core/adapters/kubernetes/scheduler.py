@@ -192,9 +192,9 @@ class KubernetesScheduler:
             self.admission_gate = False if told == "" else True if told and "domain-prefixed" in told else known
         else:
             shown = {sort: await self._dry_run(policies.plain_probe(sort), sort) for sort in self.lister.sorts}
-            told = {sort: answered.body for sort, answered in shown.items() if answered is not None and answered.well}
-            if told:
-                self.is_taken = any(policies.is_taken(sort, body) for sort, body in told.items())
+            bodies = {sort: answered.body for sort, answered in shown.items() if answered is not None and answered.well}
+            if bodies:
+                self.is_taken = any(policies.is_taken(sort, body) for sort, body in bodies.items())
         self._probed = now
 
     async def _is_late_refused(self, sort: Sort) -> bool:
