@@ -184,17 +184,17 @@ class KubernetesScheduler:
 
     async def probe(self) -> None:
         """Ask what the cluster enforces: dry runs, so nothing is made. Raises SchedulerUnavailable."""
-        now = time.monotonic()
-        self.refuses_late = all([await self._is_late_refused(sort) for sort in self.lister.sorts])
+        now, sorts = time.monotonic(), self.lister.sorts
+        self.refuses_late = all(await asyncio.gather(*(self._is_late_refused(sort) for sort in sorts)))
         if self.cluster.kueue:
             told = await self.probed(policies.kueue_probe(self.cluster.queue or "default"))
             known = self.admission_gate if told is None else None
             self.admission_gate = False if told == "" else True if told and "domain-prefixed" in told else known
         else:
-            shown = {sort: await self._dry_run(policies.plain_probe(sort), sort) for sort in self.lister.sorts}
-            bodies = {sort: answered.body for sort, answered in shown.items() if answered is not None and answered.well}
+            shown = await asyncio.gather(*(self._dry_run(policies.plain_probe(sort), sort) for sort in sorts))
+            bodies = [(sort, one.body) for sort, one in zip(sorts, shown, strict=True) if one is not None and one.well]
             if bodies:
-                self.is_taken = any(policies.is_taken(sort, body) for sort, body in bodies.items())
+                self.is_taken = any(policies.is_taken(sort, body) for sort, body in bodies)
         self._probed = now
 
     async def _is_late_refused(self, sort: Sort) -> bool:
