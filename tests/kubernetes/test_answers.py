@@ -151,7 +151,10 @@ async def test_a_token_that_expires_hinders_no_stream(tmp_path: Path) -> None:
 
 
 PLUGIN = """#!/bin/sh
-if [ -e {folder}/hangs ]; then echo $$ >{folder}/new; mv {folder}/new {folder}/hung; while [ ! -e {folder}/ends ]; do sleep 0.1; done; fi
+if [ -e {folder}/hangs ]; then
+    echo $$ >{folder}/new; mv {folder}/new {folder}/hung
+    while [ ! -e {folder}/ends ]; do sleep 0.1; done
+fi
 if [ -e {folder}/broken ]; then echo "the identity provider is away" >&2; exit 1; fi
 echo '{{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",'
 echo '"status": {{"token": "'$(cat {folder}/token)'"}}}}'
