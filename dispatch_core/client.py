@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dispatch_core import ask, gate
 from dispatch_core.adapters.contract import Adapter, Job, Target
 from dispatch_core.ask import Receipt, receipt
-from dispatch_core.errors import BadInput, Conflict
+from dispatch_core.errors import BadInput, Conflict, SchedulerUnavailable
 from dispatch_core.find import observe
 from dispatch_core.gate import Condition
 from dispatch_core.guards import guard
@@ -148,6 +148,9 @@ async def explain(store: Store, adapter: Adapter, key: str, uid: str | None = No
 
 
 async def _why(adapter: Adapter, object: Object) -> str:
-    """Why an opened object has not begun, as the scheduler tells. Raises SchedulerUnavailable."""
-    piece = await adapter.read_log(Target(id=object.id, name=object.name, run=object.run), 1, 0, 0)
+    """Why an opened object has not begun, as far as the scheduler tells it now."""
+    try:
+        piece = await adapter.read_log(Target(id=object.id, name=object.name, run=object.run), 1, 0, 0)
+    except SchedulerUnavailable:
+        return ""
     return piece.why

@@ -154,9 +154,9 @@ def problems_of(cluster: Cluster, spec: Spec) -> list[tuple[tuple[str | int, ...
         found: list[tuple[tuple[str | int, ...], str]] = problems(spec)
         return found
     if isinstance(cluster, KubernetesCluster):
-        from dispatch_core.adapters.kubernetes import manifest
+        from dispatch_core.adapters.kubernetes import checking
 
-        return manifest.problems(spec, cluster)
+        return checking.problems(spec, cluster)
     from dispatch_core.adapters.local.scheduler import LocalScheduler
 
     with TemporaryDirectory(prefix="dispatch-check-") as scratch:

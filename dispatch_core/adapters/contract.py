@@ -25,6 +25,8 @@ class Job(Value, frozen=True):
     uid: str
     known: tuple[str, ...] = ()
     """Ids of the recorded objects, so that those no longer listed can be asked for by id."""
+    runs: tuple[tuple[str, int], ...] = ()
+    """The latest runs of those that were requeued, as recorded: a scheduler may forget how many there were."""
     may_launch: bool = False
     """The next decision may be a Start: whether the cluster has room for its object is asked."""
 
@@ -36,6 +38,7 @@ class Job(Value, frozen=True):
             key=record.key,
             uid=record.uid,
             known=tuple([object.id for object in record.objects]),
+            runs=tuple([(object.id, object.run) for object in record.objects if object.run > 1]),
             may_launch=record.outcome is None and open_ended,
         )
 

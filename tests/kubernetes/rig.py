@@ -58,10 +58,19 @@ class World(NamedTuple):
     admission_gates: bool = True
     policies: bool = False
     """Whether an administrator has applied what `dispatch doctor --policies` prints."""
+    controllers: bool = True
+    takes: str = ""
+    """What a Kueue, of which the cluster's owner says nothing, does with jobs that name no queue."""
 
     def server(self) -> ApiServer:
         kinds = (JOBSET, TRAINJOB, PYTORCHJOB)
-        return ApiServer(install=kinds, kueue=self.kueue, admission_gates=self.admission_gates)
+        return ApiServer(
+            install=kinds,
+            kueue=self.kueue or bool(self.takes),
+            admission_gates=self.admission_gates,
+            controllers=self.controllers,
+            takes=self.takes,
+        )
 
     def cluster(self, url: str, folder: Path) -> KubernetesCluster:
         return KubernetesCluster(

@@ -8,6 +8,7 @@ from email.utils import format_datetime
 import pytest
 
 from dispatch_core.adapters.kubernetes.hostclock import CLOCK_SECONDS, HostClock
+from dispatch_core.errors import SchedulerUnavailable
 
 START = datetime(2026, 11, 29, 14, 0, 0, 400_000, tzinfo=UTC)
 
@@ -54,3 +55,5 @@ def test_what_is_no_date_is_no_news() -> None:
     for told in ("", "yesterday", "\u2026"):
         clock.heard(told, 0.0, 0.1)
     assert not clock.is_set
+    with pytest.raises(SchedulerUnavailable):
+        clock.at(0.1)

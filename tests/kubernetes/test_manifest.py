@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from dispatch_core.adapters.contract import Launch
 from dispatch_core.adapters.kubernetes import kinds
+from dispatch_core.adapters.kubernetes.checking import problems
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.kinds import JOB, JOBSET, PYTORCHJOB, SORTS, TRAINJOB, annotation, dig, label
-from dispatch_core.adapters.kubernetes.manifest import body_of, problems, secret_body, whole
+from dispatch_core.adapters.kubernetes.manifest import body_of, secret_body, whole
 from dispatch_core.names import object_name, read_name
 from dispatch_core.plan import Secret, Spec
 
@@ -103,7 +107,10 @@ def test_an_old_kueue_gets_the_held_queue() -> None:
 MANIFEST: dict[str, Any] = {
     "apiVersion": JOBSET.api,
     "kind": JOBSET.kind,
-    "metadata": {"labels": {"team": "a", kinds.UID: "mine"}, "annotations": {kinds.GATE: kinds.OPEN}},
+    "metadata": {
+        "labels": {"team": "a", kinds.UID: "mine"},
+        "annotations": {kinds.GATE: kinds.OPEN, kinds.QUEUE: "x", kinds.PROGRESS: "output"},
+    },
     "spec": {
         "replicatedJobs": [
             {
@@ -127,6 +134,7 @@ def test_a_manifest_cannot_open_the_gate_or_change_a_tag() -> None:
     sort, body = body_of(launch(spec), EVERY, OWNER)
     assert sort is JOBSET
     assert (label(body, kinds.UID), label(body, "team"), annotation(body, kinds.GATE)) == (UID, "a", kinds.CLOSED)
+    assert (annotation(body, kinds.QUEUE), annotation(body, kinds.PROGRESS)) == ("", "")
     assert body["spec"]["suspend"] is True
     template = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     assert template["spec"]["containers"][0]["command"] == ["train"]
@@ -142,6 +150,8 @@ def test_a_manifest_cannot_open_the_gate_or_change_a_tag() -> None:
         ({"kind": "Deployment"}, "kind is none of"),
         ({"apiVersion": "batch/v1"}, "apiVersion"),
         ({"spec": {"replicatedJobs": []}}, "no container"),
+        ({"metadata": {"labels": {kinds.QUEUE_NAME: "team"}}}, "Kueue would start it"),
+        ({"metadata": {"labels": {"kueue.x-k8s.io/prebuilt-workload-name": "w"}}}, "Kueue would start it"),
     ],
 )
 def test_what_a_manifest_must_not_say_is_refused(change: dict[str, Any], told: str) -> None:
@@ -173,3 +183,51 @@ def test_pytorch_has_a_master_and_workers() -> None:
     assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Master": 1, "Worker": 1}
     names = {dig(replica, "template", "spec", "containers")[0]["name"] for replica in replicas.values()}
     assert names == {"pytorch"}
+
+
+def places(told: object, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document."""
+    yield at
+    for name, value in told.items() if isinstance(told, dict) else enumerate(told if isinstance(told, list) else ()):
+        yield from places(value, (*at, name))
+
+
+def changed(told: Any, at: tuple[Any, ...], value: object) -> Any:
+    if not at:
+        return value
+    after = copy.copy(told)
+    after[at[0]] = changed(told[at[0]], at[1:], value)
+    return after
+
+
+ODD = (None, "text", [1], {"a": 1}, {1: 2})
+POD: dict[str, Any] = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main", "env": []}]}}
+SMALL: dict[str, dict[str, Any]] = {
+    "Job": {"template": POD},
+    "JobSet": {"replicatedJobs": [{"template": {"spec": {"template": POD}}}]},
+    "TrainJob": {"runtimeRef": {"name": "x"}, "trainer": {"env": []}},
+    "PyTorchJob": {"runPolicy": {}, "pytorchReplicaSpecs": {"Master": {"template": POD}}},
+}
+
+
+@pytest.mark.parametrize("sort", SORTS.values(), ids=SORTS)
+def test_whatever_a_manifest_is_like_it_is_built_or_refused(sort: kinds.Sort) -> None:
+    """It would end a supervisor, and everyone who takes on the job after it."""
+    small = {"apiVersion": sort.api, "kind": sort.kind, "metadata": {"labels": {"a": "b"}}, "spec": SMALL[sort.kind]}
+    refused = 0
+    for at in places(small):
+        for value in ODD:
+            spec = with_manifest(changed(small, at, value))
+            spec = msgspec.structs.replace(spec, time_limit_seconds=60.0, working_directory="/work")
+            told = problems(spec, EVERY)
+            refused += bool(told)
+            assert all("\n" not in text for _, text in told)
+            if not told:
+                msgspec.json.encode(body_of(launch(spec), EVERY, OWNER)[1])
+    assert refused > 10
+
+
+def test_a_manifest_that_contains_itself_is_refused() -> None:
+    text = f"apiVersion: {JOB.api}\nkind: Job\nspec: &again\n  template: *again\n"
+    ((_, told),) = problems(Spec(command=("true",), options={"manifest": text}), EVERY)
+    assert "contains itself" in told

@@ -25,7 +25,7 @@ from dispatch_core.record import Answer, State
 from tests.kubernetes.client import Client
 from tests.kubernetes.rig import KubernetesRig, World, served
 from tests.kubernetes.server import ApiServer
-from tests.kubernetes.server.kinds import BINDING
+from tests.kubernetes.server.kinds import BINDING, POLICY
 from tests.kubernetes.server.patching import JSON_PATCH
 
 
@@ -143,3 +143,18 @@ async def test_the_bound_that_is_declared_is_the_one_that_was_shown(tmp_path: Pa
             assert (found["deadlines"], found["gate"], adapter.bounds.landing_seconds) == (None, None, 40.0)
         finally:
             await adapter.close()
+
+
+@pytest.mark.promise("L2")
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob", "PyTorchJob"])
+async def test_a_policy_that_does_not_know_every_kind_bounds_no_call(tmp_path: Path, kind: str) -> None:
+    """It was applied when the cluster had fewer kinds."""
+    async with served(tmp_path, World("w", kind)) as (server, rig), Client(server) as person:
+        for kinds, refuses in (("Job",), False), (rig.cluster.kinds, True):
+            for told in policies.policies(replace(rig.cluster, kinds=kinds)):
+                resource = POLICY if told["kind"] == POLICY.kind else BINDING
+                path = f"/apis/{resource.api_version}/{resource.plural}"
+                await person.call("DELETE", f"{path}/{told['metadata']['name']}")
+                await person.json("POST", path, told)
+            await rig.adapter.probe()
+            assert rig.adapter.refuses_late is refuses

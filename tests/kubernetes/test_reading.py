@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from dispatch_core.adapters.kubernetes import kinds
 from dispatch_core.adapters.kubernetes.causes import end_by_pods, waits_for
 from dispatch_core.adapters.kubernetes.kinds import JOB, JOBSET, PYTORCHJOB, TRAINJOB, Sort
-from dispatch_core.adapters.kubernetes.reading import Shown, is_at_rest, run_of, sighting
+from dispatch_core.adapters.kubernetes.reading import Shown, is_at_rest, needs_pods, run_of, sighting
 from dispatch_core.plan import Cause
 from dispatch_core.record import State
 from tests.kubernetes.recorded import events, items, one
@@ -300,3 +302,52 @@ def test_reading_is_total() -> None:
         {"metadata": {"annotations": None}, "spec": 3, "status": {"conditions": []}},
     ):
         assert sighting(Shown(JOB, object)).id == ""
+
+
+def places(told: object, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document, but the root."""
+    if at:
+        yield at
+    rows = told.items() if isinstance(told, dict) else enumerate(told if isinstance(told, list) else ())
+    for name, value in rows:
+        if name != "managedFields":
+            yield from places(value, (*at, name))
+
+
+def spoilt(told: Any, at: tuple[Any, ...], value: object) -> Any:
+    if not at:
+        return value
+    after = copy.copy(told)
+    after[at[0]] = spoilt(told[at[0]], at[1:], value)
+    return after
+
+
+@pytest.mark.parametrize("sort", [JOB, PYTORCHJOB], ids=["Job", "PyTorchJob"])
+def test_nothing_that_is_odd_in_one_object_keeps_a_listing_from_all(sort: Sort) -> None:
+    shown = opened(
+        job("life-05-complete-job-running", "life-25-oomkilled-pods", "kueue-38-hold-running-workload-evicting")
+    )
+    object, (pod,), workload = dict(shown.object), shown.pods or (), shown.workload
+    object["metadata"]["labels"][kinds.QUEUE_NAME] = "team"
+    children = {"replicatedJobsStatus": [{"ready": 1}], "replicaStatuses": {"Master": {"active": 1}}}
+    object["status"] = {**object["status"], **children}
+    parts = {"object": object, "pod": pod, "workload": workload}
+    for name, told in parts.items():
+        for at in places(told):
+            for value in (None, "text", 3, [None], {"a": None}):
+                now = parts | {name: spoilt(told, at, value)}
+                seen = Shown(sort, now["object"], [now["pod"]], now["workload"])
+                assert sighting(seen).state in State
+                assert needs_pods(seen) in (True, False)
+                assert isinstance(waits_for(seen.pods or ()), str)
+
+
+def test_an_old_server_that_tells_of_no_terminating_pods_is_asked_for_them() -> None:
+    shown = job("life-56-suspend-job")
+    shown.object["metadata"]["annotations"][kinds.STOPPED] = kinds.YES
+    assert not needs_pods(shown)
+    del shown.object["status"]["terminating"]
+    assert needs_pods(shown)
+    pods = items("life-55-suspend-pods-terminating")
+    assert sighting(shown._replace(pods=pods)).state is State.ENDING
+    assert sighting(shown._replace(pods=())).state is State.ENDED

@@ -13,7 +13,7 @@ from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.transport import JSON_PATCH, Api, Lost, NotSent
 from tests.kubernetes.rig import kubeconfig
 
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n{"kind":"Status"}'
 
 
 class Closing:

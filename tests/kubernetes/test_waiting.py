@@ -15,6 +15,7 @@ from dispatch_core.adapters.kubernetes.kinds import PROGRESS
 from dispatch_core.adapters.logs import written
 from dispatch_core.cli.explaining import lines_of
 from dispatch_core.client import Client, explain
+from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.plan import Plan, Spec
 from dispatch_core.record import Answer, State
 from dispatch_core.stores.memory import MemoryStore
@@ -86,6 +87,10 @@ async def test_a_pod_that_is_not_made_is_told_by_an_event(tmp_path: Path) -> Non
         assert (await case.adapter.read_log(target, 1, 0, 9)).why == ""
 
 
+async def silent(*_: object) -> None:
+    raise SchedulerUnavailable("it does not answer")
+
+
 async def test_explain_says_why_a_job_does_not_begin(tmp_path: Path) -> None:
     async with served(tmp_path) as (server, rig):
         server.node.missing.add("registry.example/test:1")
@@ -96,6 +101,9 @@ async def test_explain_says_why_a_job_does_not_begin(tmp_path: Path) -> None:
             told = await explain(store, rig.adapter, "job")
             if told.why:
                 break
+        rig.adapter.lister.pods_of = silent  # type: ignore[assignment, method-assign]
+        without = await explain(store, rig.adapter, "job")
+        assert (without.why, without.record.key) == ("", "job")
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         assert "ErrImagePull: " in told.why or "ImagePullBackOff: " in told.why
@@ -175,6 +183,24 @@ async def test_a_pattern_that_a_person_broke_hinders_no_listing(tmp_path: Path) 
         assert (shown.state, shown.progress) == (State.RUNNING, None)
 
 
+async def test_a_pattern_that_takes_for_ever_hinders_nobody(tmp_path: Path) -> None:
+    """A match cannot be ended, and all jobs of a connection share one loop."""
+    async with served(tmp_path) as (_, rig):
+        slow, good = Case(rig), Case(rig)
+        bad = await talker(rig, slow, pattern="(a+)+$")
+        target = await talker(rig, good, pattern="^epoch")
+        began = await progress_of(good, target)
+        await asyncio.sleep(1.1)  # a pod's beginning is told in whole seconds
+        for _ in range(2):  # one for each of them
+            await say(rig, f"epoch {'a' * 35}!")
+        await progress_of(good, target, began)
+        async for _ in rig.patiently():
+            if (await slow.seen(bad.id)).progress is None:
+                break
+        assert (await slow.seen(bad.id)).progress is None
+        assert (await good.seen(target.id)).progress is not None
+
+
 async def test_nobody_asks_for_the_logs_of_others(tmp_path: Path) -> None:
     async with served(tmp_path) as (server, rig):
         case = Case(rig)
@@ -201,10 +227,10 @@ async def test_the_pods_of_a_run_at_rest_are_not_listed_again(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("pattern", "told"), [("", "write a text"), ("a\tb", "write a text"), ("(", "no regular")])
 def test_a_bad_pattern_is_refused(pattern: str, told: str) -> None:
-    from dispatch_core.adapters.kubernetes import manifest
+    from dispatch_core.adapters.kubernetes import checking
     from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 
     spec = Spec(command=("true",), options={"image": "i", "progress_pattern": pattern})
-    ((path, text),) = manifest.problems(spec, KubernetesCluster(name="c"))
+    ((path, text),) = checking.problems(spec, KubernetesCluster(name="c"))
     assert path == ("spec", "options", "progress_pattern")
     assert told in text

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,6 +32,8 @@ AGAIN_SECONDS = 0.1
 WORKLOAD_SECONDS = 5.0
 """How long Kueue may take to make an object's Workload."""
 
+NOTHING_TO_EVICT = "there is nothing to evict"
+
 Decide = Callable[[Sort, Json, str], Decided]
 
 
@@ -52,12 +54,15 @@ class Calls:
         return self._api.clock.at(time.monotonic())
 
     async def in_time(self, deadline: datetime) -> float:
-        """The seconds left. Raises Late; asks the server for its time first if nobody has."""
+        """The seconds left. Raises Late and NotSent; asks the server for its time first if nobody has."""
         if not self._api.clock.is_set:
-            await self._api.request("GET", "/version", seconds=REQUEST_SECONDS)
+            try:
+                await self._api.request("GET", "/version", seconds=REQUEST_SECONDS)
+            except Lost as error:
+                raise NotSent(str(error)) from error
         left = (deadline - self.now()).total_seconds()
         if left <= 0:
-            raise Late
+            raise Late("its deadline has passed")
         return left
 
     async def send(
@@ -74,7 +79,7 @@ class Calls:
             except NotSent:
                 await self._pause(deadline, AGAIN_SECONDS * 10)
                 continue
-            if answered.status != 429:
+            if not _is_busy(method, answered):
                 return answered
             await self._pause(deadline, max(answered.retry_after, AGAIN_SECONDS))
 
@@ -82,9 +87,16 @@ class Calls:
         await asyncio.sleep(min(seconds, await self.in_time(deadline)))
 
     async def get(self, sort: Sort, name: str, deadline: datetime) -> Answered:
-        """An object as it is now: a read without a resourceVersion is of the present state."""
+        """An object as it is now: a read without a resourceVersion is of the present state. Raises Late and NotSent."""
+        return await self._read(sort.path(self._cluster.namespace, name), {}, deadline)
+
+    async def _read(self, path: str, query: Mapping[str, str], deadline: datetime) -> Answered:
+        """What is only read changes nothing: without an answer, nothing happened."""
         left = min(REQUEST_SECONDS, await self.in_time(deadline))
-        return await self._api.request("GET", sort.path(self._cluster.namespace, name), seconds=left)
+        try:
+            return await self._api.request("GET", path, query, seconds=left)
+        except Lost as error:
+            raise NotSent(str(error)) from error
 
     # --- one call
 
@@ -96,9 +108,7 @@ class Calls:
         """What a call came to. Only what is certain is `refused` or `late`."""
         try:
             reply: Reply = await work
-        except Late:
-            return Reply(answer=Answer.LATE, text="its deadline has passed; nothing was done")
-        except NotSent as error:
+        except (Late, NotSent) as error:
             return Reply(answer=Answer.LATE, text=f"{error}; nothing was done")
         except Lost as error:
             return Reply(answer=Answer.UNKNOWN, text=f"it may have been done: {error}")
@@ -127,9 +137,12 @@ class Calls:
                 return Reply(answer=Answer.REFUSED, text=f"there is no {target.name} with uid {target.id}")
             workload = await self.workload(target.id, deadline, wait=not stops)
             if stops and (workload is None or is_over(object, workload)):
-                return Reply(answer=Answer.DONE)  # there is nothing to evict, and the object itself is stopped next
+                return Reply(answer=Answer.DONE, text=NOTHING_TO_EVICT)
             if workload is None:
                 return Reply(answer=Answer.REFUSED, text=f"Kueue has made no Workload of {target.name}")
+            if not active and not stops:  # once more: it may have been admitted before its Workload was read
+                sort, object = await self.named(target, deadline)
+                object = object or {}
             decided = self._of_workload(Shown(sort, object, None, workload), target, active, stops, deadline)
             path = WORKLOAD.path(self._cluster.namespace, kinds.name_of(workload))
             reply = await self.carried_out(path, decided, deadline)
@@ -138,13 +151,14 @@ class Calls:
             await self._pause(deadline, AGAIN_SECONDS)
 
     def _of_workload(self, shown: Shown, target: Target, active: bool, stops: bool, deadline: datetime) -> Decided:
-        if run_of(shown) != target.run:
+        if not _is_meant(shown.object, run_of(shown), target):
             return Refused(f"it is on run {run_of(shown)}, not {target.run}")
         if kinds.annotation(shown.object, kinds.STOPPED) == kinds.YES and not stops:
             return Refused("it was stopped for good")
         if not active and not stops and patches.has_begun(shown.object):
             return Refused("it runs: on Kubernetes a hold would end the run")
-        return patches.set_active(shown.workload or {}, active, self.told(deadline))
+        holds = not active and not stops
+        return patches.set_active(shown.workload or {}, active, self.told(deadline), holds=holds)
 
     async def carried_out(self, path: str, decided: Decided, deadline: datetime) -> Reply | None:
         """The reply to what was decided; None: on facts that are no longer so, and nothing was done."""
@@ -174,7 +188,7 @@ class Calls:
 
     async def _wrong_run(self, sort: Sort, object: Json, target: Target, deadline: datetime) -> Refused | None:
         run = await self.run(sort, object, deadline)
-        return None if run == target.run else Refused(f"it is on run {run}, not {target.run}")
+        return None if _is_meant(object, run, target) else Refused(f"it is on run {run}, not {target.run}")
 
     async def run(self, sort: Sort, object: Json, deadline: datetime) -> int:
         """Which run an object is on. Raises Late, Lost and NotSent."""
@@ -186,9 +200,7 @@ class Calls:
         until = self.now() + timedelta(seconds=WORKLOAD_SECONDS if wait else 0.0)
         query = {"labelSelector": f"{kinds.JOB_UID}={uid}"}
         while True:
-            left = min(REQUEST_SECONDS, await self.in_time(deadline))
-            path = WORKLOAD.path(self._cluster.namespace)
-            answered = await self._api.request("GET", path, query, seconds=left)
+            answered = await self._read(WORKLOAD.path(self._cluster.namespace), query, deadline)
             if not answered.well:
                 raise NotSent(f"the Workload cannot be read: {answered.message}")
             rows: Sequence[Json] = answered.body.get("items") or ()
@@ -197,8 +209,21 @@ class Calls:
             await self._pause(deadline, AGAIN_SECONDS)
 
 
+def _is_meant(object: Json, run: int, target: Target) -> bool:
+    """Whether a call means the run that is shown. Runs only grow; an earlier one is shown of an opened object only
+    where the Workload that counted them was made anew."""
+    may_be_forgotten = patches.is_kueue(object) and kinds.annotation(object, kinds.GATE) == kinds.OPEN
+    return run == target.run or (run < target.run and may_be_forgotten)
+
+
 def is_over(object: Json, workload: Json) -> bool:
     return patches.is_finished(object) or kinds.is_true(workload, "Finished")
+
+
+def _is_busy(method: str, answered: Answered) -> bool:
+    """Whether nothing happened, and the same may do in a moment: a quota that changes under a create is a 409 too."""
+    raced = method == "POST" and answered.status == 409 and answered.reason != "AlreadyExists"
+    return answered.status == 429 or raced
 
 
 def patch_of(decided: Patch) -> list[dict[str, Any]]:

@@ -10,7 +10,17 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from dispatch_core.adapters.kubernetes.kinds import Json, annotation, condition, dig, label, name_of, number
+from dispatch_core.adapters.kubernetes.kinds import (
+    Json,
+    annotation,
+    condition,
+    dig,
+    label,
+    name_of,
+    number,
+    part,
+    rows_of,
+)
 from dispatch_core.plan import Cause, End
 
 DISRUPTIONS = {
@@ -88,7 +98,7 @@ def out_of_memory(pods: Sequence[Json]) -> End | None:
     """Whether a run that the cluster calls complete has run out of memory: a container lost a part of itself to it, and
     its first program ended with 0 all the same. What was started again after that has done its work."""
     for pod in pods:
-        for container in _containers(pod.get("status") or {}):
+        for container in _containers(part(pod, "status")):
             ended = dig(container, "state", "terminated")
             if isinstance(ended, dict) and ended.get("reason") == "OOMKilled" and number(ended.get("exitCode")) == 0:
                 fault = _of_container(name_of(pod), str(container.get("name")), ended)
@@ -97,7 +107,7 @@ def out_of_memory(pods: Sequence[Json]) -> End | None:
 
 
 def _faults(pod: Json) -> Iterator[Fault]:
-    name, status = name_of(pod), pod.get("status") or {}
+    name, status = name_of(pod), part(pod, "status")
     told = condition(pod, "DisruptionTarget")
     reason = str(told.get("reason", ""))
     if told.get("status") == "True" and reason in DISRUPTIONS:
@@ -118,12 +128,12 @@ def _faults(pod: Json) -> Iterator[Fault]:
 
 
 def _containers(status: Json) -> list[Json]:
-    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return [*rows_of(status, "initContainerStatuses"), *rows_of(status, "containerStatuses")]
 
 
 def _reported(pod: Json) -> bool:
     """Whether the node has told that every container ended: then nothing of it runs any more."""
-    rows = _containers(pod.get("status") or {})
+    rows = _containers(part(pod, "status"))
     return bool(rows) and all(dig(row, "state", "terminated") is not None for row in rows)
 
 
@@ -147,7 +157,7 @@ def _of_container(pod: str, name: str, ended: Json) -> Fault | None:
 def waits_for(pods: Sequence[Json], events: Sequence[Json] = ()) -> str:
     """Why no pod of a run starts, in one line; "" where nothing tells."""
     for pod in pods:
-        for container in _containers(pod.get("status") or {}):
+        for container in _containers(part(pod, "status")):
             waiting = dig(container, "state", "waiting")
             if isinstance(waiting, dict) and waiting.get("reason") in WAITING:
                 return _line(f"{waiting['reason']}: {waiting.get('message', '')}")

@@ -37,8 +37,7 @@ def old(ended: Iterable[Old], before: datetime) -> Iterator[Old]:
 
 def last_change(object: Json) -> datetime | None:
     """When it was made, or a condition of it changed last, or a call on it was made; None: it does not tell."""
-    rows = dig(object, "status", "conditions") or ()
-    told = [row.get("lastTransitionTime") for row in rows if isinstance(row, dict)]
+    told = [row.get("lastTransitionTime") for row in kinds.rows_of(object, "status", "conditions")]
     told += [dig(object, "metadata", "creationTimestamp"), kinds.annotation(object, kinds.DEADLINE)]
     return max((at for at in map(causes.time_of, told) if at is not None), default=None)
 

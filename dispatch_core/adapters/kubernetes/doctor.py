@@ -86,6 +86,9 @@ async def _enforced(adapter: KubernetesScheduler) -> AsyncIterator[Finding]:
         yield Finding(name="gate", ok=None, text=f"whoever may change a gated object can unsuspend it; {HOW}")
     cluster = adapter.cluster
     if not cluster.kueue:
+        if adapter.is_taken:
+            text = "Kueue takes jobs that name no queue, so none is started; write kueue: true and a queue"
+            yield Finding(name="kueue", ok=False, text=text)
         return
     if adapter.admission_gate:
         yield Finding(name="kueue", ok=True, text=f"it keeps the admission gate {kinds.KUEUE_GATE}")

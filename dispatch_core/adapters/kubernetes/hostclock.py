@@ -10,6 +10,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
+from dispatch_core.errors import SchedulerUnavailable
+
 CLOCK_SECONDS = 2.0
 """The largest error: one second that a Date is cut by, and one between the API servers of a cluster."""
 DRIFT_SECONDS = 600.0
@@ -43,7 +45,7 @@ class HostClock:
         self._offset = max(self._offset, offset)
 
     def at(self, monotonic: float) -> datetime:
-        """Host time at a monotonic one. Raises ValueError before the first answer."""
+        """Host time at a monotonic one. Raises SchedulerUnavailable before the first answer."""
         if self._offset is None:
-            raise ValueError("no answer of the API server has told its time yet")
+            raise SchedulerUnavailable("no answer of the API server has told its time yet")
         return datetime.fromtimestamp(0, UTC) + timedelta(seconds=monotonic + self._offset)

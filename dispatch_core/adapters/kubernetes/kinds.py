@@ -91,6 +91,18 @@ def dig(object: Json, *path: str) -> Any:
     return found
 
 
+def part(object: Json, *path: str) -> Json:
+    """The mapping at a path; {} where there is none."""
+    found = dig(object, *path)
+    return found if isinstance(found, Mapping) else {}
+
+
+def rows_of(object: Json, *path: str) -> list[Json]:
+    """The mappings in the list at a path."""
+    found = dig(object, *path)
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, (list, tuple)) else []
+
+
 def annotation(object: Json, name: str) -> str:
     return str(dig(object, "metadata", "annotations", name) or "")
 
@@ -114,8 +126,7 @@ def key_hash(key: str) -> str:
 
 def condition(object: Json, name: str) -> Json:
     """The condition of this type, {} where there is none."""
-    rows = dig(object, "status", "conditions")
-    return next((row for row in rows or () if isinstance(row, Mapping) and row.get("type") == name), {})
+    return next((row for row in rows_of(object, "status", "conditions") if row.get("type") == name), {})
 
 
 def is_true(object: Json, name: str) -> bool:

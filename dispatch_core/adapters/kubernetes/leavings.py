@@ -20,7 +20,7 @@ async def are_left(lister: Lister, job: Job, listing: Listing) -> bool:
     if not set(job.known) - shown:
         return False
     names = {sighting.name for sighting in listing.objects}
-    return any(_is_left(lister, job, pod, names) for pod in await _pods(lister, job))
+    return any(_is_left(lister, job, pod, names, shown) for pod in await _pods(lister, job))
 
 
 async def _pods(lister: Lister, job: Job) -> list[Json]:
@@ -29,12 +29,13 @@ async def _pods(lister: Lister, job: Job) -> list[Json]:
     return [pod for selector in (f"{UID}={job.uid}", *bare) for pod in (await lister.listed(POD, selector))[1]]
 
 
-def _is_left(lister: Lister, job: Job, pod: Json, names: set[str]) -> bool:
+def _is_left(lister: Lister, job: Job, pod: Json, names: set[str], ids: set[str]) -> bool:
     """Whether it may run, and is of an object of this job, and of none that is listed."""
     if not is_alive(pod):
         return False
     for sort in lister.sorts:
         tags = read_name(name := label(pod, sort.pod_label))
         if tags is not None and tags.uid == job.uid:
-            return name not in names
+            uid = label(pod, sort.uid_label) if sort.uid_label else ""
+            return name not in names or bool(uid and uid not in ids)  # a name can be taken again, a uid cannot
     return label(pod, UID) == job.uid

@@ -63,7 +63,7 @@ class Lister:
                 restarts, rows = restarts + 1, []  # the moment that the pages show is too long ago
                 del query["continue"]
                 continue
-            if not answered.well:
+            if not answered.well or "items" not in answered.body:
                 raise SchedulerUnavailable(f"{sort.plural} on {self._cluster.name}: {answered.message}")
             rows += answered.body.get("items") or ()
             going_on = dig(answered.body, "metadata", "continue")

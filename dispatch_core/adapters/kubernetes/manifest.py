@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os.path
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +21,6 @@ from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.kinds import JOB, JOBSET, PYTORCHJOB, SORTS, TRAINJOB, Json, Sort, dig
 from dispatch_core.plan import Spec
 
-Problem = tuple[tuple[str | int, ...], str]
 Body = dict[str, Any]
 
 PATTERN = "progress_pattern"
@@ -44,109 +41,15 @@ OPTIONS: Mapping[str, tuple[type, ...]] = {
     PATTERN: (str,),
 }
 """Options of a spec, each with its types. `manifest` is the object as YAML, instead of most of the others."""
-BESIDE_MANIFEST = ("manifest", PATTERN)
-NOT_IN_MANIFEST: Mapping[tuple[str, ...], str] = {
-    ("metadata", "name"): "dispatch names every object by itself",
-    ("metadata", "generateName"): "dispatch names every object by itself",
-    ("metadata", "namespace"): "the namespace is the cluster's, as the clusters file has it",
-    ("metadata", "ownerReferences"): "the owner is dispatch's fence",
-    ("spec", "ttlSecondsAfterFinished"): "the end would be removed with the object",
-    ("spec", "managedBy"): "nothing would run it",
-    ("spec", "suspend"): "it is dispatch's gate",
-    ("spec", "runPolicy", "suspend"): "it is dispatch's gate",
-    ("spec", "runPolicy", "ttlSecondsAfterFinished"): "the end would be removed with the object",
-    ("status",): "it is the cluster's",
-}
-"""What a manifest must not say, and why."""
 CONTAINER = {PYTORCHJOB.kind: "pytorch"}
 MAIN = "main"
-
-
-def problems(spec: Spec, cluster: KubernetesCluster) -> list[Problem]:
-    """What this cluster cannot launch of a spec, without asking it."""
-    return [*_field_problems(spec, cluster), *_option_problems(spec, cluster)]
-
-
-def _field_problems(spec: Spec, cluster: KubernetesCluster) -> Iterator[Problem]:
-    if spec.signal_before_limit is not None:
-        yield ("spec", "signal_before_limit"), "Kubernetes sends no signal before a time limit; leave it out"
-    if spec.working_directory is not None and not os.path.isabs(spec.working_directory):
-        yield ("spec", "working_directory"), "it is not absolute; a container has no directory to start from"
-    if spec.time_limit_seconds is not None and spec.time_limit_seconds < 1:
-        yield ("spec", "time_limit_seconds"), "Kubernetes counts whole seconds, and this is less than one"
-    if spec.queue is not None and not cluster.kueue:
-        yield ("spec", "queue"), f"{cluster.name} has no queues; write kueue: true in the clusters file if it has Kueue"
-    if cluster.kueue and spec.queue is None and cluster.queue is None:
-        yield ("spec", "queue"), f"jobs on {cluster.name} go through Kueue; name a LocalQueue"
-
-
-def _option_problems(spec: Spec, cluster: KubernetesCluster) -> Iterator[Problem]:
-    at: tuple[str | int, ...] = ("spec", "options")
-    for name, value in spec.options.items():
-        if name not in OPTIONS:
-            yield (*at, name), f"Kubernetes jobs have no option {name!r}; there are {', '.join(OPTIONS)}"
-        elif not isinstance(value, OPTIONS[name]) or isinstance(value, bool):
-            yield (*at, name), f"it is {value!r}, which is not what {name} takes"
-        elif "manifest" in spec.options and name not in BESIDE_MANIFEST:
-            yield (*at, name), "write it into the manifest"
-    if why := _pattern_problem(str(spec.options.get(PATTERN, ".*"))):
-        yield (*at, PATTERN), why
-    if "manifest" in spec.options:
-        yield from (((*at, "manifest"), text) for text in _manifest_problems(str(spec.options["manifest"]), cluster))
-    else:
-        yield from ((at + path, text) for path, text in _kind_problems(spec, cluster))
-
-
-def _kind_problems(spec: Spec, cluster: KubernetesCluster) -> Iterator[Problem]:
-    kind = str(spec.options.get("kind", JOB.kind))
-    if kind not in cluster.kinds:
-        yield ("kind",), f"{cluster.name} takes {', '.join(cluster.kinds)}; add {kind} to its kinds, if it has it"
-    if kind == TRAINJOB.kind and "runtime" not in spec.options:
-        yield ("runtime",), "a TrainJob names its ClusterTrainingRuntime"
-    elif kind != TRAINJOB.kind and "image" not in spec.options and cluster.image is None:
-        yield ("image",), "name the image to run the command in"
-    for word in _words(spec, "node_selector"):
-        if "=" not in word:
-            yield ("node_selector",), f"{word!r} is no label=value"
-
-
-def _manifest_problems(text: str, cluster: KubernetesCluster) -> Iterator[str]:
-    try:
-        written = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        yield f"it is no YAML: {' '.join(str(error).split())}"
-        return
-    sort = SORTS.get(str(written.get("kind"))) if isinstance(written, dict) else None
-    if sort is None or sort.kind not in cluster.kinds:
-        yield f"its kind is none of {', '.join(cluster.kinds)}, which {cluster.name} takes"
-        return
-    if written.get("apiVersion") != sort.api:
-        yield f"its apiVersion is {written.get('apiVersion')!r}; a {sort.kind} has {sort.api}"
-    for path, why in NOT_IN_MANIFEST.items():
-        if dig(written, *path) is not None:
-            yield f"{'.'.join(path)} is set: {why}; leave it out"
-    if sort is not TRAINJOB and not _containers(sort, written):
-        yield f"there is no container for the command in it, named {MAIN} or the first"
-
-
-def _pattern_problem(pattern: str) -> str:
-    if not pattern or not pattern.isprintable():
-        return "write a text that can be printed"
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        return f"it is no regular expression: {error}"
-    return ""
-
-
-# --- the body
 
 
 def body_of(launch: Launch, cluster: KubernetesCluster, owner: Json, *, parked: bool = False) -> tuple[Sort, Body]:
     """The object that an attempt makes, gated. `owner`: the object that is deleted when no create is wanted any more;
     `parked`: it waits in the held queue, where Kueue has no admission gate."""
     spec = launch.spec
-    written = yaml.safe_load(str(spec.options["manifest"])) if "manifest" in spec.options else _built(spec, cluster)
+    written = written_in(str(spec.options["manifest"])) if "manifest" in spec.options else _built(spec, cluster)
     sort = SORTS[written["kind"]]
     _with_command(sort, written, launch)
     if spec.time_limit_seconds is not None:
@@ -160,6 +63,17 @@ def body_of(launch: Launch, cluster: KubernetesCluster, owner: Json, *, parked: 
     if cluster.kueue:
         _with_queue(written, spec.queue or cluster.queue or "", cluster.held_queue if parked else None)
     return sort, written
+
+
+def written_in(text: str) -> Any:
+    """What a manifest says; a null says nothing, as on the server. Raises yaml.YAMLError, and RecursionError."""
+    return _without_nulls(yaml.safe_load(text))
+
+
+def _without_nulls(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {name: _without_nulls(value) for name, value in told.items() if value is not None}
+    return [_without_nulls(value) for value in told] if isinstance(told, list) else told
 
 
 def _built(spec: Spec, cluster: KubernetesCluster) -> Body:
@@ -185,13 +99,13 @@ def _built(spec: Spec, cluster: KubernetesCluster) -> Body:
             for role, count in counts.items()
             if count
         }
-        policy = {"cleanPodPolicy": "None", "backoffLimit": 0}
+        policy = {"cleanPodPolicy": "Running", "backoffLimit": 0}  # what hangs then ends; what has ended keeps its log
         spec_of = {"runPolicy": policy, "pytorchReplicaSpecs": replicas}
         return {"apiVersion": PYTORCHJOB.api, "kind": kind, "spec": spec_of}
     return {"apiVersion": JOB.api, "kind": kind, "spec": {**job, "template": template}}
 
 
-def _words(spec: Spec, name: str) -> tuple[str, ...]:
+def words(spec: Spec, name: str) -> tuple[str, ...]:
     value = spec.options.get(name, ())
     return value if isinstance(value, tuple) else (str(value),)
 
@@ -206,9 +120,9 @@ def _pod(spec: Spec) -> Body:
         pod["priorityClassName"] = options["priority_class"]
     if "grace_seconds" in options:
         pod["terminationGracePeriodSeconds"] = options["grace_seconds"]
-    if secrets := _words(spec, "image_pull_secrets"):
+    if secrets := words(spec, "image_pull_secrets"):
         pod["imagePullSecrets"] = [{"name": name} for name in secrets]
-    if labels := _words(spec, "node_selector"):
+    if labels := words(spec, "node_selector"):
         pod["nodeSelector"] = dict(word.split("=", 1) for word in labels)
     if spec.exclude:
         term = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(spec.exclude)}
@@ -239,11 +153,11 @@ def _templates(sort: Sort, written: Json) -> list[Body]:
     return [spec["template"]] if isinstance(spec.get("template"), dict) else []
 
 
-def _containers(sort: Sort, written: Json) -> list[Body]:
+def containers(sort: Sort, written: Json) -> list[Body]:
     """The containers that the command runs in: of each template the one named so, else the first."""
     found = []
     for template in _templates(sort, written):
-        rows = dig(template, "spec", "containers") or ()
+        rows = dig(template, "spec", "containers") or []
         named = [row for row in rows if row.get("name") == CONTAINER.get(sort.kind, MAIN)]
         found += [*named, *rows][:1]
     return found
@@ -266,7 +180,7 @@ def _with_command(sort: Sort, written: Body, launch: Launch) -> None:
         trainer = written["spec"].setdefault("trainer", {})
         trainer |= told | {"env": [*(trainer.get("env") or ()), *environment]}
         return
-    for container in _containers(sort, written):
+    for container in containers(sort, written):
         container |= copy.deepcopy(told) | {"env": [*(container.get("env") or ()), *copy.deepcopy(environment)]}
         if spec.working_directory is not None:
             container["workingDir"] = spec.working_directory
@@ -315,12 +229,12 @@ def _stamp(sort: Sort, written: Body, launch: Launch, made_from: str) -> None:
     """Name, tags and the shut gate."""
     metadata = written.setdefault("metadata", {})
     metadata["name"] = launch.name
-    metadata["labels"] = {**(metadata.get("labels") or {}), **labels_of(launch)}
+    metadata["labels"] = {**_others(metadata.get("labels")), **labels_of(launch)}
     tags = {kinds.KEY: launch.key, kinds.GATE: kinds.CLOSED, kinds.HOLD: kinds.NO_HOLD, kinds.STOPPED: kinds.NO}
     tags |= {kinds.FENCE: "1", kinds.MADE_FROM: made_from}
     if watched := _watched(launch):
         tags[kinds.PROGRESS] = watched
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), **tags}
+    metadata["annotations"] = {**_others(metadata.get("annotations")), **tags}
     for template in _templates(sort, written):
         inner = template.setdefault("metadata", {})
         inner["labels"] = {**(inner.get("labels") or {}), **labels_of(launch)}
@@ -328,6 +242,11 @@ def _stamp(sort: Sort, written: Body, launch: Launch, made_from: str) -> None:
     for name in sort.suspend[:-1]:
         place = place.setdefault(name, {})
     place[sort.suspend[-1]] = True
+
+
+def _others(tags: Json | None) -> Body:
+    """Those that are not dispatch's own."""
+    return {name: value for name, value in (tags or {}).items() if not str(name).startswith(f"{kinds.PREFIX}/")}
 
 
 def _watched(launch: Launch) -> str:

@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from dispatch_core.adapters.contract import Log, Piece, Target
 from dispatch_core.adapters.kubernetes import hindrance, kinds
 from dispatch_core.adapters.kubernetes.causes import first_of
-from dispatch_core.adapters.kubernetes.kinds import POD, Json, Sort, annotation, dig, name_of
+from dispatch_core.adapters.kubernetes.kinds import POD, Json, Sort, annotation, dig, name_of, uid_of
 from dispatch_core.adapters.kubernetes.listing import Lister
 from dispatch_core.adapters.kubernetes.patches import has_begun, is_finished, is_suspended
-from dispatch_core.adapters.kubernetes.transport import Api, Lost
+from dispatch_core.adapters.kubernetes.transport import Api, Lost, NotSent
 from dispatch_core.errors import SchedulerUnavailable
 
 LOG_SECONDS = 60.0
 
 
-async def read(api: Api, lister: Lister, sort: Sort, target: Target, stream: int, begin: int, length: int) -> Piece:
+async def read(api: Api, lister: Lister, target: Target, stream: int, begin: int, length: int) -> Piece:
     """Some bytes of a run's log. The API serves no part of one, so it is read from its beginning, and cut here. Raises
     SchedulerUnavailable."""
+    sort = await _sort_of(lister, target)
     pods = await lister.pods_of(sort, target.name)
     pod = first_of(pods)
     if pod is None:
@@ -37,13 +38,26 @@ async def read(api: Api, lister: Lister, sort: Sort, target: Target, stream: int
     path = f"{POD.path(lister.namespace, name_of(pod))}/log"
     try:
         status, text = await api.read(path, {"container": container}, LOG_SECONDS)
-    except Lost as error:
+    except (NotSent, Lost) as error:
         raise SchedulerUnavailable(str(error)) from error
+    if status in (401, 429) or status >= 500:  # of the log itself this tells nothing
+        raise SchedulerUnavailable(f"the log of {where} cannot be read now: HTTP {status}")
     if status == 400 or (not text and dig(pod, "status", "phase") == "Pending"):  # no container of it has started
         return Piece(log=Log.NOT_BEGUN, path=where, why=await _why(lister, sort, {}, pods))
     if status != 200:
         return Piece(log=Log.GONE, path=where)
     return Piece(log=Log.THERE, data=text[begin : begin + length], size=len(text), path=where)
+
+
+async def _sort_of(lister: Lister, target: Target) -> Sort:
+    """Its kind, though nothing was listed yet; of what is gone, the first. Raises SchedulerUnavailable."""
+    if (known := lister.sort_of.get(target.id)) is not None:
+        return known
+    for sort in lister.sorts[1:]:
+        shown = await lister.asked(sort.path(lister.namespace, target.name), {})
+        if shown.well and uid_of(shown.body) == target.id:
+            return sort
+    return lister.sorts[0]
 
 
 def _has_run(object: Json) -> bool:

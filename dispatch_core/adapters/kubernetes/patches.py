@@ -102,9 +102,7 @@ def hold(sort: Sort, object: Json, deadline: str) -> Decided:
         return Refused("it has ended")
     if has_begun(object) and not is_suspended(sort, object):
         return Refused("it runs: on Kubernetes a hold would end the run")
-    ready = ["status", "ready"]
-    tests = [_test(pointer(*ready), dig(object, *ready))] if dig(object, *ready) is not None else []
-    return _patch(object, deadline, [*tests, _tag(kinds.HOLD, kinds.HELD), _suspends(sort, True)])
+    return _patch(object, deadline, [*_still(object, BEGINNINGS), _tag(kinds.HOLD, kinds.HELD), _suspends(sort, True)])
 
 
 def release(sort: Sort, object: Json, deadline: str) -> Decided:
@@ -129,36 +127,44 @@ def stop(sort: Sort, object: Json, deadline: str) -> Decided:
     return _patch(object, deadline, [_tag(kinds.STOPPED, kinds.YES), _suspends(sort, True)])
 
 
+BEGINNINGS = ("ready", "replicatedJobsStatus", "jobsStatus", "conditions")
+"""Where a status shows that a run has begun."""
+
+
+def _still(object: Json, names: tuple[str, ...]) -> list[Operation]:
+    """Tests that these parts of a status, or all of it where there is none yet, are as they were shown."""
+    status = object.get("status")
+    if not isinstance(status, dict):
+        return [_test(pointer("status"), None)]
+    return [_test(pointer("status", name), status.get(name)) for name in names]
+
+
 def has_begun(object: Json) -> bool:
     """Whether a pod of it is ready, as far as the object itself tells."""
-    status = object.get("status") or {}
+    status = kinds.part(object, "status")
     if kinds.number(status.get("ready")) > 0 or kinds.is_true(object, "Running"):
         return True
-    children = [*(status.get("replicatedJobsStatus") or ()), *(status.get("jobsStatus") or ())]
+    children = [*kinds.rows_of(status, "replicatedJobsStatus"), *kinds.rows_of(status, "jobsStatus")]
     return any(kinds.number(row.get("ready")) > 0 for row in children)
 
 
 # --- Kueue's Workload
 
 
-def set_active(workload: Json, active: bool, deadline: str) -> Decided:
-    """Hold, release or stop under Kueue. The eviction counters are tested, so that no other run is meant."""
+def set_active(workload: Json, active: bool, deadline: str, *, holds: bool = False) -> Decided:
+    """Hold, release or stop under Kueue. The eviction counters are tested, so that no other run is meant; for a hold
+    all that Kueue says of it, so that it was not admitted meanwhile."""
     if kinds.is_true(workload, "Finished"):
         return Refused("Kueue shows its Workload finished")
-    at, counters = pointer("spec", "active"), ("status", "schedulingStats")
-    tests = [_test(pointer("metadata", "uid"), kinds.uid_of(workload))]
-    if dig(workload, "spec", "active") is not None:
-        tests.append(_test(at, dig(workload, "spec", "active")))
-    if isinstance(
-        workload.get("status"), dict
-    ):  # where there are none yet, the test is of null, which the server takes
-        tests.append(_test(pointer(*counters), dig(workload, *counters)))
+    at = pointer("spec", "active")
+    tests = [_test(pointer("metadata", "uid"), kinds.uid_of(workload)), _test(at, dig(workload, "spec", "active"))]
+    tests += _still(workload, ("schedulingStats", "conditions") if holds else ("schedulingStats",))
     shown = annotation(workload, kinds.FENCE)
     told = {kinds.FENCE: _raised(shown), kinds.DEADLINE: deadline}
     if dig(workload, "metadata", "annotations") is None:
-        return Patch([*tests, _add(pointer("metadata", "annotations"), told), _add(at, active)])
-    if shown:
-        tests.append(_test(pointer("metadata", "annotations", kinds.FENCE), shown))
+        root = pointer("metadata", "annotations")
+        return Patch([*tests, _test(root, None), _add(root, told), _add(at, active)])
+    tests.append(_test(pointer("metadata", "annotations", kinds.FENCE), shown or None))
     writes = [_add(pointer("metadata", "annotations", name), value) for name, value in told.items()]
     return Patch([*tests, *writes, _add(at, active)])
 

@@ -14,7 +14,22 @@ import yaml
 
 from dispatch_core.adapters.kubernetes import kinds
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
-from dispatch_core.adapters.kubernetes.kinds import DEADLINE, FENCE, GATE, HOLD, MANAGER, SORTS, STOPPED, UID, WORKLOAD
+from dispatch_core.adapters.kubernetes.kinds import (
+    DEADLINE,
+    FENCE,
+    GATE,
+    HOLD,
+    JOB,
+    JOBSET,
+    MANAGER,
+    PYTORCHJOB,
+    SORTS,
+    STOPPED,
+    TRAINJOB,
+    UID,
+    WORKLOAD,
+    Sort,
+)
 
 LATE_MESSAGE = "call started after its deadline"
 SHUT_MESSAGE = "the gate is closed or the job is held or stopped: it must stay suspended"
@@ -77,9 +92,7 @@ def _validation(expression: str, message: str) -> dict[str, str]:
     return {"expression": expression, "message": message}
 
 
-def _policy(
-    name: str, sorts: Sequence[kinds.Sort], validations: list[dict[str, str]], ours: str
-) -> list[dict[str, Any]]:
+def _policy(name: str, sorts: Sequence[Sort], validations: list[dict[str, str]], ours: str) -> list[dict[str, Any]]:
     rules = [
         {"apiGroups": [s.group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [s.plural]}
         for s in sorts
@@ -148,10 +161,25 @@ def probe_body(name: str, annotations: dict[str, str], labels: dict[str, str], *
     return {"apiVersion": kinds.JOB.api, "kind": kinds.JOB.kind, "metadata": metadata, "spec": spec}
 
 
-def late_probe() -> dict[str, Any]:
-    """A create whose deadline is long past: refused where the first policy is enforced."""
-    told = {DEADLINE: "2000-01-01T00:00:00Z"}
-    return probe_body("dispatch-probe-deadline", told, {}, suspend=True)
+def late_probe(sort: Sort) -> dict[str, Any]:
+    """A create whose deadline is long past: refused where the first policy is enforced for this kind."""
+    return _bare(sort, "dispatch-probe-deadline", {DEADLINE: "2000-01-01T00:00:00Z"}, suspend=True)
+
+
+def _bare(sort: Sort, name: str, annotations: dict[str, str], *, suspend: bool) -> dict[str, Any]:
+    """The least object of a kind that a server takes."""
+    body = probe_body(name, annotations, {}, suspend=suspend)
+    template = body["spec"]["template"]
+    runtime = {"apiGroup": TRAINJOB.group, "kind": "ClusterTrainingRuntime", "name": "dispatch-probe"}
+    job = {"name": "main", "replicas": 1, "template": {"spec": {"template": template}}}
+    master = {"replicas": 1, "restartPolicy": "Never", "template": template}
+    specs: dict[Sort, dict[str, Any]] = {
+        JOB: body["spec"],
+        JOBSET: {"suspend": suspend, "replicatedJobs": [job]},
+        TRAINJOB: {"suspend": suspend, "runtimeRef": runtime},
+        PYTORCHJOB: {"runPolicy": {"suspend": suspend}, "pytorchReplicaSpecs": {"Master": master}},
+    }
+    return body | {"apiVersion": sort.api, "kind": sort.kind, "spec": specs[sort]}
 
 
 def shut_probe(uid: str) -> dict[str, Any]:
@@ -165,3 +193,14 @@ def kueue_probe(queue: str) -> dict[str, Any]:
     that would start the job at once."""
     told = {kinds.GATED_BY: "not a gate"}
     return probe_body("dispatch-probe-admission-gate", told, {kinds.QUEUE_NAME: queue}, suspend=True)
+
+
+def plain_probe(sort: Sort) -> dict[str, Any]:
+    """A create of what would run at once, and names no queue: a Kueue that takes it all the same suspends it, or gives
+    it a queue."""
+    return _bare(sort, "dispatch-probe-plain", {}, suspend=False)
+
+
+def is_taken(sort: Sort, shown: kinds.Json) -> bool:
+    """Whether Kueue would start what that probe asked for, whatever its suspend bit says."""
+    return kinds.dig(shown, *sort.suspend) is True or bool(kinds.label(shown, kinds.QUEUE_NAME))

@@ -10,11 +10,13 @@ import asyncio
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
 from dispatch_core.adapters.kubernetes.causes import first_of, time_of
 from dispatch_core.adapters.kubernetes.kinds import OUTPUT, POD, PROGRESS, Json, annotation, dig, name_of
+from dispatch_core.adapters.kubernetes.matching import Patterns
 from dispatch_core.adapters.kubernetes.reading import Shown, is_watched
 from dispatch_core.adapters.kubernetes.transport import Api
 from dispatch_core.errors import DispatchError
@@ -31,12 +33,24 @@ LARGEST_READ = 65536
 READ_SECONDS = 5.0
 
 
+class _Read(NamedTuple):
+    """The end of a log."""
+
+    pod: str
+    """Its uid."""
+    began: datetime
+    pattern: str
+    rows: list[tuple[datetime, str]]
+    """Lines, each behind its time."""
+
+
 class Progress:
     """Adds the time of their last progress to sightings of runs."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
         self._turn = 0
+        self._patterns = Patterns()
         self._matched: dict[str, datetime] = {}
         """When a pattern was last seen in a pod's log, by the pod's uid: later lines may have pushed it out."""
 
@@ -52,33 +66,45 @@ class Progress:
         chosen = (watched[first:] + watched[:first])[:READ_AT_ONCE]
         room = asyncio.Semaphore(SIDE_BY_SIDE)
 
-        async def look(at: int) -> None:
+        async def look(at: int) -> _Read | None:
             async with room:
-                told[at] = msgspec.structs.replace(told[at], progress=await self._last(rows[at][0]))
+                return await self._read(rows[at][0])
 
-        await asyncio.gather(*(look(at) for at in chosen))
+        read = await asyncio.gather(*(look(at) for at in chosen))
+        for at, last in zip(chosen, await self._last(read), strict=True):
+            told[at] = msgspec.structs.replace(told[at], progress=last)
         alive = {str(dig(pod, "metadata", "uid")) for at in watched for pod in rows[at][0].pods or ()}
         self._matched = {uid: at for uid, at in self._matched.items() if uid in alive}
         return told
 
-    async def _last(self, shown: Shown) -> datetime | None:
-        """The time of a run's last progress, its beginning at least; None: it cannot be told."""
+    async def _read(self, shown: Shown) -> _Read | None:
+        """What the end of a run's log says; None: it cannot be told."""
         pod = first_of(shown.pods or ())
         began = time_of(dig(pod, "status", "startTime")) if pod is not None else None
         if pod is None or began is None:
             return None
         pattern = annotation(shown.object, PROGRESS).removeprefix(OUTPUT).strip()
         try:
-            wanted = re.compile(pattern)
             lines = await self._lines(pod, LINES if pattern else 1)
-        except (DispatchError, re.error):
+        except DispatchError:
             return None
-        if lines is None:
-            return None
-        uid = str(dig(pod, "metadata", "uid"))
-        matches = [at for at, text in map(timed, lines) if at is not None and wanted.search(text)]
-        last = max([*matches, began, self._matched.get(uid, began)])
-        self._matched[uid] = last
+        rows = [(at, text) for at, text in map(timed, lines or ()) if at is not None]
+        return None if lines is None else _Read(str(dig(pod, "metadata", "uid")), began, pattern, rows)
+
+    async def _last(self, read: Sequence[_Read | None]) -> list[datetime | None]:
+        """The times of each run's last progress, its beginning at least; None: it cannot be told."""
+        asked = [(one.pattern, [text for _, text in one.rows]) for one in read if one is not None and one.pattern]
+        found = iter(await self._patterns.matches(asked) if asked else ())
+        last: list[datetime | None] = []
+        for one in read:
+            matches = None if one is None else next(found) if one.pattern else [*range(len(one.rows))]
+            last.append(None if one is None or matches is None else self._newest(one, matches))
+        return last
+
+    def _newest(self, read: _Read, matches: Sequence[int]) -> datetime:
+        times = [read.rows[at][0] for at in matches]
+        last = max([*times, read.began, self._matched.get(read.pod, read.began)])
+        self._matched[read.pod] = last
         return last
 
     async def _lines(self, pod: Json, number: int) -> list[str] | None:

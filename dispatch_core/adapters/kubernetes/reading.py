@@ -12,11 +12,23 @@ from typing import NamedTuple
 
 import msgspec
 
+from dispatch_core.adapters.contract import Job
 from dispatch_core.adapters.kubernetes import causes, kinds
 from dispatch_core.adapters.kubernetes.causes import time_of
-from dispatch_core.adapters.kubernetes.kinds import TRAINJOB, Json, Sort, annotation, condition, dig, is_true, number
+from dispatch_core.adapters.kubernetes.kinds import (
+    TRAINJOB,
+    Json,
+    Sort,
+    annotation,
+    condition,
+    dig,
+    is_true,
+    number,
+    part,
+    rows_of,
+)
 from dispatch_core.adapters.kubernetes.patches import has_begun, is_kueue, is_suspended
-from dispatch_core.evidence import Sighting
+from dispatch_core.evidence import Listing, Sighting
 from dispatch_core.plan import Cause, End
 from dispatch_core.record import State
 
@@ -69,7 +81,8 @@ def sighting(shown: Shown) -> Sighting:
 def needs_pods(shown: Shown) -> bool:
     """Whether pods tell more of an object: of one that was opened, and of a stopped one."""
     if is_true(shown.object, "Suspended") and is_suspended(shown.sort, shown.object) and not _active(shown):
-        return annotation(shown.object, kinds.STOPPED) == kinds.YES and shown.sort is not kinds.JOB
+        untold = shown.sort is not kinds.JOB or dig(shown.object, "status", "terminating") is None  # by an old server
+        return annotation(shown.object, kinds.STOPPED) == kinds.YES and untold
     return not is_suspended(shown.sort, shown.object) or _active(shown) > 0
 
 
@@ -139,9 +152,9 @@ def _runs(shown: Shown) -> bool:
 
 def _active(shown: Shown) -> int:
     """How many pods, or child jobs, the object itself shows that have not ended."""
-    status = shown.object.get("status") or {}
-    rows = [*(status.get("jobsStatus") or ()), *(status.get("replicatedJobsStatus") or ())]
-    replicas = [row for row in (status.get("replicaStatuses") or {}).values() if isinstance(row, dict)]
+    status = part(shown.object, "status")
+    rows = [*rows_of(status, "jobsStatus"), *rows_of(status, "replicatedJobsStatus")]
+    replicas = [row for row in part(status, "replicaStatuses").values() if isinstance(row, dict)]
     own = number(status.get("active")) + number(status.get("terminating"))
     return own + sum(number(row.get("active")) for row in (*rows, *replicas))
 
@@ -194,7 +207,7 @@ def _failed(shown: Shown, name: str) -> End:
 
 def _seconds(shown: Shown, name: str) -> float | None:
     """How long it ran, as far as it is told."""
-    status = shown.object.get("status") or {}
+    status = part(shown.object, "status")
     began = time_of(status.get("startTime"))
     ended = time_of(status.get("completionTime") or condition(shown.object, name).get("lastTransitionTime"))
     return None if began is None or ended is None else max(0.0, (ended - began).total_seconds())
@@ -209,8 +222,8 @@ def _nodes(pods: Sequence[Json]) -> tuple[str, ...]:
 
 def _counted(workload: Json | None) -> list[tuple[Cause, int]]:
     """The evictions that ended a run, by their causes: counters that only grow."""
-    rows = dig(workload or {}, "status", "schedulingStats", "evictions") or ()
-    told = [(str(row.get("reason", "")), number(row.get("count"))) for row in rows if isinstance(row, dict)]
+    rows = rows_of(workload or {}, "status", "schedulingStats", "evictions")
+    told = [(str(row.get("reason", "")), number(row.get("count"))) for row in rows]
     return [(EVICTIONS[reason], count) for reason, count in told if reason in EVICTIONS]
 
 
@@ -218,7 +231,7 @@ def _is_evicting(shown: Shown) -> bool:
     """Whether an eviction that ends a run is under way: it is counted at once, and the pods end after that."""
     workload = shown.workload or {}
     told = condition(workload, "Evicted")
-    if told.get("status") != "True" or told.get("reason") not in EVICTIONS:
+    if told.get("status") != "True" or str(told.get("reason")) not in EVICTIONS:
         return False
     return is_true(workload, "QuotaReserved") or _active(shown) > 0
 
@@ -227,6 +240,16 @@ def run_of(shown: Shown) -> int:
     """Which run the object is on: the first, and one more for each that Kueue evicted."""
     evictions = sum(count for _, count in _counted(shown.workload))
     return max(1, 1 + evictions - _is_evicting(shown))
+
+
+def remembered(job: Job, listing: Listing) -> Listing:
+    """A listing in which no object is on an earlier run than its record knows of: the counters go with the Workload,
+    which Kueue may delete once it has finished, and makes anew where a person deletes it."""
+    runs = dict(job.runs)
+    if all(shown.run >= runs.get(shown.id, 1) for shown in listing.objects):
+        return listing
+    rows = (msgspec.structs.replace(shown, run=max(shown.run, runs.get(shown.id, 1))) for shown in listing.objects)
+    return msgspec.structs.replace(listing, objects=tuple(rows))
 
 
 def _earlier(shown: Shown, run: int) -> tuple[tuple[int, End], ...]:

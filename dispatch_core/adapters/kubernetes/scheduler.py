@@ -8,6 +8,7 @@ of the present state (a list without resourceVersion), never of a cache; it is c
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,22 +18,23 @@ import msgspec
 
 from dispatch_core.adapters.contract import Adapter, Job, Launch, Piece, Target
 from dispatch_core.adapters.kubernetes import (
+    checking,
     cleaning,
     kinds,
     leavings,
-    manifest,
     output,
     patches,
     policies,
+    reading,
     settling,
     starting,
 )
-from dispatch_core.adapters.kubernetes.calls import REQUEST_SECONDS, Calls
+from dispatch_core.adapters.kubernetes.calls import NOTHING_TO_EVICT, REQUEST_SECONDS, Calls, Late
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.hostclock import CLOCK_SECONDS
-from dispatch_core.adapters.kubernetes.kinds import JOB, uid_of
+from dispatch_core.adapters.kubernetes.kinds import JOB, Sort, uid_of
 from dispatch_core.adapters.kubernetes.listing import Lister
-from dispatch_core.adapters.kubernetes.transport import Api, Lost, NotSent
+from dispatch_core.adapters.kubernetes.transport import Answered, Api, Lost, NotSent
 from dispatch_core.adapters.kubernetes.watching import Changes, Stream, marks_for
 from dispatch_core.adapters.shared import Listings, Snapshot, closed, pause_of
 from dispatch_core.errors import SchedulerUnavailable
@@ -45,6 +47,7 @@ KEPT_JOBS = 20_000
 KEPT_NUMBERS = 16
 PROBE_SECONDS = 600.0
 """How often the cluster is asked what it enforces."""
+PROBE_PATIENCE_SECONDS = 5.0
 
 
 def open_kubernetes(cluster: KubernetesCluster) -> Adapter:
@@ -66,6 +69,8 @@ class KubernetesScheduler:
         """Whether the API server refuses a call after its deadline; None: not known, so not relied on."""
         self.admission_gate: bool | None = None
         """Whether Kueue knows admission gates; None: not known."""
+        self.is_taken = False
+        """Whether a Kueue that was not told of here starts jobs that name no queue: it would overrule the gate."""
         self._probed: float | None = None
         self._cleaned: float | None = None
         self._listings = Listings(self._look, lambda: pause_of(cluster.poll_seconds, self.lister.seconds))
@@ -116,8 +121,8 @@ class KubernetesScheduler:
         """Listings so far."""
         return self._listings.count
 
-    def problems(self, spec: Spec) -> list[manifest.Problem]:
-        return manifest.problems(spec, self.cluster)
+    def problems(self, spec: Spec) -> list[checking.Problem]:
+        return checking.problems(spec, self.cluster)
 
     # --- listings
 
@@ -127,6 +132,7 @@ class KubernetesScheduler:
         self._listed[job.uid] = self._numbers.get(listing.began, 0)
         while len(self._listed) > KEPT_JOBS:
             del self._listed[next(iter(self._listed))]
+        listing = reading.remembered(job, listing)
         if await leavings.are_left(self.lister, job, listing):
             return msgspec.structs.replace(listing, complete=False)
         return listing
@@ -150,8 +156,11 @@ class KubernetesScheduler:
 
     def _follow(self) -> None:
         """Have every stream run; each ends by itself when nobody waits."""
-        if not self._following or all(one.done() for one in self._following):
-            self._following = [asyncio.create_task(stream.run()) for stream in self._streams]
+        for at, stream in enumerate(self._streams):
+            if at == len(self._following):
+                self._following.append(asyncio.create_task(stream.run()))
+            elif self._following[at].done():
+                self._following[at] = asyncio.create_task(stream.run())
 
     async def _look(self) -> Snapshot:
         if self._closed:
@@ -175,26 +184,40 @@ class KubernetesScheduler:
 
     async def probe(self) -> None:
         """Ask what the cluster enforces: dry runs, so nothing is made. Raises SchedulerUnavailable."""
-        now = time.monotonic()
-        refused = await self.probed(policies.late_probe())
-        self.refuses_late = refused is not None and policies.LATE_MESSAGE in refused
+        now, sorts = time.monotonic(), self.lister.sorts
+        self.refuses_late = all(await asyncio.gather(*(self._is_late_refused(sort) for sort in sorts)))
         if self.cluster.kueue:
             told = await self.probed(policies.kueue_probe(self.cluster.queue or "default"))
             known = self.admission_gate if told is None else None
             self.admission_gate = False if told == "" else True if told and "domain-prefixed" in told else known
+        else:
+            shown = await asyncio.gather(*(self._dry_run(policies.plain_probe(sort), sort) for sort in sorts))
+            bodies = [(sort, one.body) for sort, one in zip(sorts, shown, strict=True) if one is not None and one.well]
+            if bodies:
+                self.is_taken = any(policies.is_taken(sort, body) for sort, body in bodies)
         self._probed = now
 
-    async def probed(self, body: object) -> str | None:
+    async def _is_late_refused(self, sort: Sort) -> bool:
+        return policies.LATE_MESSAGE in (await self.probed(policies.late_probe(sort), sort) or "")
+
+    async def probed(self, body: object, sort: Sort = JOB) -> str | None:
         """Why a dry run was refused; "": it was not; None: nobody can say. Raises SchedulerUnavailable."""
-        try:
-            answered = await self.api.request(
-                "POST", JOB.path(self.cluster.namespace), {"dryRun": "All"}, body, seconds=REQUEST_SECONDS
-            )
-        except (NotSent, Lost) as error:
-            raise SchedulerUnavailable(str(error)) from error
+        answered = await self._dry_run(body, sort)
+        if answered is None:
+            return None
         if answered.well:
             return ""
         return answered.message if answered.status in (403, 422) else None
+
+    async def _dry_run(self, body: object, sort: Sort = JOB) -> Answered | None:
+        """None: no answer, such as where a webhook hangs; all that only reads goes on. Raises SchedulerUnavailable."""
+        path, query = sort.path(self.cluster.namespace), {"dryRun": "All"}
+        try:
+            return await self.api.request("POST", path, query, body, seconds=PROBE_PATIENCE_SECONDS)
+        except NotSent as error:
+            raise SchedulerUnavailable(str(error)) from error
+        except Lost:
+            return None
 
     # --- calls
 
@@ -203,14 +226,26 @@ class KubernetesScheduler:
         none, the Start is refused: that Kueue would run it at once."""
         if self._closed:
             raise closed()
-        if self.cluster.kueue and self.admission_gate is None:
+        if self._probed is None or (self.cluster.kueue and self.admission_gate is None):
             await self.probe()
         parked = self.cluster.kueue and not self.admission_gate
-        if parked and self.cluster.held_queue is None:
-            text = f"Kueue on {self.cluster.name} does not show that it keeps an admission gate; upgrade it to 0.19,"
-            return Reply(answer=Answer.REFUSED, text=f"{text} or name a held_queue; nothing was done")
+        if (parked and self.cluster.held_queue is None) or self.is_taken:
+            return self._ungated()
         work = starting.start(self.calls, self.cluster, launch, secrets, deadline, parked)
         return await self.calls.replied(work)
+
+    def _ungated(self) -> Reply:
+        """Why nothing is started where it might run at once."""
+        name = self.cluster.name
+        if self.is_taken:
+            text = f"Kueue on {name} takes jobs that name no queue; write kueue: true and a queue in the clusters file"
+        elif self.admission_gate is None:
+            text = f"whether Kueue on {name} keeps an admission gate cannot be told now"
+            return Reply(answer=Answer.LATE, text=f"{text}; nothing was done")
+        else:
+            text = f"Kueue on {name} does not show that it keeps an admission gate; upgrade it to 0.19,"
+            text = f"{text} or name a held_queue"
+        return Reply(answer=Answer.REFUSED, text=f"{text}; nothing was done")
 
     async def open(self, target: Target, deadline: datetime) -> Reply:
         return await self.calls.on(target, deadline, patches.open_gate)
@@ -220,33 +255,51 @@ class KubernetesScheduler:
 
     async def stop(self, target: Target, deadline: datetime) -> Reply:
         if self.cluster.kueue:
-            reply = await self.calls.active(target, deadline, False, stops=True)
-            if reply.answer is not Answer.DONE:
-                return reply
+            return await self._stop_queued(target, deadline)
         return await self.calls.on(target, deadline, patches.stop)
+
+    async def _stop_queued(self, target: Target, deadline: datetime) -> Reply:
+        """Have Kueue evict it, and then never start it again."""
+        evicted = await self.calls.active(target, deadline, False, stops=True)
+        if evicted.answer is not Answer.DONE:
+            return evicted
+        stopped = await self.calls.on(target, deadline, patches.stop)
+        if stopped.answer is Answer.DONE or evicted.text == NOTHING_TO_EVICT:
+            return stopped
+        return Reply(answer=Answer.UNKNOWN, text=f"its Workload was deactivated, and no more: {stopped.text}")
 
     async def stop_job(self, names: tuple[str, ...], deadline: datetime) -> Reply:
         return await self.calls.replied(self._stop_job(names, deadline))
 
     async def _stop_job(self, names: tuple[str, ...], deadline: datetime) -> Reply:
-        """Stop each by its name, whatever its run."""
-        for name in names:
-            for sort in self.lister.sorts:
-                answered = await self.calls.get(sort, name, deadline)
-                if answered.status == 404:
+        """Stop each by its name, whatever its run. It is late only where none was stopped."""
+        stopped = False
+        try:
+            for name, sort in itertools.product(names, self.lister.sorts):
+                reply = await self._stop_named(sort, name, deadline)
+                if reply is None:
                     continue
-                if not answered.well:
-                    return Reply(answer=Answer.UNKNOWN, text=answered.message)
-                target = Target(
-                    id=uid_of(answered.body), name=name, run=await self.calls.run(sort, answered.body, deadline)
-                )
-                reply = await self.stop(target, deadline)
-                if reply.answer is Answer.LATE:
-                    return reply if name == names[0] else Reply(answer=Answer.UNKNOWN, text=reply.text)
                 if reply.answer is not Answer.DONE:
-                    return Reply(answer=Answer.UNKNOWN, text=reply.text)
-        await self.calls.in_time(deadline)
+                    late = reply.answer is Answer.LATE and not stopped
+                    return reply if late else Reply(answer=Answer.UNKNOWN, text=reply.text)
+                stopped = True
+            if not stopped:
+                await self.calls.in_time(deadline)
+        except (Late, NotSent) as error:
+            if not stopped:
+                raise
+            return Reply(answer=Answer.UNKNOWN, text=f"not all of them were stopped: {error}")
         return Reply(answer=Answer.DONE)
+
+    async def _stop_named(self, sort: Sort, name: str, deadline: datetime) -> Reply | None:
+        """None: there is none. Raises Late and NotSent."""
+        answered = await self.calls.get(sort, name, deadline)
+        if answered.status == 404:
+            return None
+        if not answered.well:
+            return Reply(answer=Answer.UNKNOWN, text=answered.message)
+        run = await self.calls.run(sort, answered.body, deadline)
+        return await self.stop(Target(id=uid_of(answered.body), name=name, run=run), deadline)
 
     async def hold(self, target: Target, deadline: datetime) -> Reply:
         if self.cluster.kueue:
@@ -262,8 +315,7 @@ class KubernetesScheduler:
         return Reply(answer=Answer.REFUSED, text="an object of Kubernetes that has ended does not run again")
 
     async def read_log(self, target: Target, stream: int, begin: int, length: int) -> Piece:
-        sort = self.lister.sort_of.get(target.id, self.lister.sorts[0])
-        return await output.read(self.api, self.lister, sort, target, stream, begin, length)
+        return await output.read(self.api, self.lister, target, stream, begin, length)
 
     async def settled(self, uid: str, names: tuple[str, ...]) -> None:
         """From now on the cluster collects what is created for this job."""

@@ -12,10 +12,10 @@ from datetime import datetime
 
 from dispatch_core.adapters.contract import Launch
 from dispatch_core.adapters.kubernetes import kinds, manifest
-from dispatch_core.adapters.kubernetes.calls import Calls, reply_of
+from dispatch_core.adapters.kubernetes.calls import Calls, Late, reply_of
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.kinds import OWNER, SECRET, Json, annotation, label, uid_of
-from dispatch_core.adapters.kubernetes.transport import Answered
+from dispatch_core.adapters.kubernetes.transport import Answered, NotSent
 from dispatch_core.record import Answer, Reply
 
 
@@ -44,7 +44,10 @@ async def start(
         return Reply(answer=Answer.DONE, text=uid_of(answered.body))
     if answered.status != 409:
         return _refused(answered)
-    there = await calls.get(sort, launch.name, deadline)
+    try:
+        there = await calls.get(sort, launch.name, deadline)
+    except (Late, NotSent) as error:
+        return Reply(answer=Answer.UNKNOWN, text=f"{launch.name} is there already, and cannot be looked at: {error}")
     if there.well and _is_it(there.body, body):
         return Reply(answer=Answer.DONE, text=uid_of(there.body))
     text = f"{launch.name} is there already, and is being deleted, or is none that this Start makes"

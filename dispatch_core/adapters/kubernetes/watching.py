@@ -168,7 +168,7 @@ class Stream:
         at = dig(object, "metadata", "resourceVersion") if isinstance(object, dict) else None
         if not isinstance(object, dict) or event.get("type") == "ERROR" or not at:
             raise Lost(f"a watch was ended: {object.get('message', '') if isinstance(object, dict) else ''}")
-        self._at = str(at)
+        self._at, self._pause = str(at), AGAIN_SECONDS
         if event["type"] == "BOOKMARK":
             return
         uid, marks = kinds.uid_of(object), marks_of(object)

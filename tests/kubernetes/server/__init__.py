@@ -54,13 +54,15 @@ class ApiServer:
         kubelet: bool = True,
         kueue: bool = False,
         admission_gates: bool = True,
+        takes: str = "",
         bookmark_seconds: float = 1.0,
         port: int = 0,
     ) -> None:
         """`install` adds kinds beside the built-in ones; without `controllers` only the API answers,
         and without `kubelet` a test writes the status of pods itself. `kueue` installs Kueue
         with a LocalQueue `training` and a held one, `parked`, in each namespace; without `admission_gates` it is one
-        that ignores the annotation, as before 0.19.
+        that ignores the annotation, as before 0.19. `takes`: what it does with jobs that name no queue, nothing,
+        "a queue by default" or "every job" (it suspends them).
         """
         self.store = Store()
         self.known = EVERY
@@ -79,7 +81,7 @@ class ApiServer:
         self._runner: web.AppRunner | None = None
         self._gates = admission_gates
         if kueue:
-            hooks = Webhooks(self.faults, gates=admission_gates)
+            hooks = Webhooks(self.faults, gates=admission_gates, takes=takes)
             self.writer.mutating.append(hooks.mutate)
             self.writer.validating.append(hooks.validate)
         self.writer.validating.append(Policies(self.store).validate)

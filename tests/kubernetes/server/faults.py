@@ -35,6 +35,8 @@ class Fault:
     """How long the effect is late, or the answer slow."""
     carried: bool = False
     """The request is carried out and answered as ever, `seconds` later."""
+    page: str = ""
+    """Answered with this, and not by the API server: a proxy before it speaks for itself."""
     hit: int = 0
     """How often it has hit."""
 
@@ -92,9 +94,14 @@ class Faults:
     def answer(
         self, status: int, verb: str, plural: str = "", *, times: int = 1, retry_after: int = 0, carried: bool = False
     ) -> Fault:
-        """429, 500, 503 or 504 instead of the answer; `carried` has the effect nevertheless."""
+        """409 (a quota changed meanwhile), 429, 500, 503 or 504 instead of the answer; `carried` has the effect
+        nevertheless."""
         effect = "before" if carried else "none"
         return self.add(Fault(verb, plural, "", times, effect, status, retry_after))
+
+    def page(self, text: str, verb: str, plural: str = "", *, status: int = 200, times: int = 1) -> Fault:
+        """A proxy answers by itself: nothing is carried out."""
+        return self.add(Fault(verb, plural, "", times, status=status, page=text))
 
     def slow(self, seconds: float, verb: str, plural: str = "", times: int = 1) -> Fault:
         """Carried out and answered, later; past the request's `?timeout=` it is a 504 and nothing happens."""

@@ -52,10 +52,11 @@ def _json_patch(found: dict[str, Any], patch: Any) -> Any:
 
 
 def _tests_absence(found: dict[str, Any], operation: dict[str, Any]) -> bool:
-    """A test of a missing path for null passes."""
+    """A test of a missing path for null passes, where only its last part is missing."""
     if operation.get("op") != "test" or operation.get("value", ...) is not None:
         return False
-    return jsonpatch.JsonPointer(operation["path"]).resolve(found, None) is None
+    place, part = jsonpatch.JsonPointer(operation["path"]).to_last(found)
+    return isinstance(place, dict) and place.get(part) is None
 
 
 def patched(resource: Resource, found: dict[str, Any], content_type: str, body: bytes) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from aiohttp import web
 from tests.kubernetes.server import pods, selecting
 from tests.kubernetes.server.access import User
 from tests.kubernetes.server.faults import Asked, Fault
-from tests.kubernetes.server.kinds import POD, Resource
-from tests.kubernetes.server.refusing import NoSuchPath, Refused, bad_request, internal, not_found, too_many
+from tests.kubernetes.server.kinds import POD, QUOTA, Resource
+from tests.kubernetes.server.refusing import NoSuchPath, Refused, bad_request, internal, modified, not_found, too_many
 from tests.kubernetes.server.storage import Object
 from tests.kubernetes.server.watching import WatchOptions, body_of
 from tests.kubernetes.server.writing import Write
@@ -214,8 +214,12 @@ class Surface:
             late.add_done_callback(self.server.faults.late.discard)
         elif fault.effect == "before":
             await self._quietly(call)
+        if fault.page:
+            return web.Response(text=fault.page, status=fault.status, content_type="text/html")
         if fault.status == 504:
             return timed_out()
+        if fault.status == 409:
+            return refusal(modified(QUOTA, "all"))
         if fault.status == 429:
             return refusal(too_many("too many requests, please try again later", fault.retry_after))
         if fault.status:

@@ -103,9 +103,10 @@ def asked_by(workload: Object) -> dict[str, float]:
 class Webhooks:
     """What Kueue's webhooks refuse and change at a write."""
 
-    def __init__(self, faults: Faults, *, gates: bool) -> None:
+    def __init__(self, faults: Faults, *, gates: bool, takes: str = "") -> None:
         self._faults = faults
         self._gates = gates
+        self._takes = takes
 
     def mutate(self, resource: Resource, before: Object | None, after: Object, write: Write) -> None:
         if resource not in (*MANAGED, WORKLOAD):
@@ -118,7 +119,11 @@ class Webhooks:
             where = f"{service}/{word}-{name}?timeout={write.timeout}"
             why = f'failed calling webhook "{hook}": failed to call webhook: Post "{where}": dial tcp 10.96.0.20:443: '
             raise internal(f"{why}connect: connection refused")
-        if before is None and resource in MANAGED and queue_of(after):
+        if before is not None or resource not in MANAGED:
+            return
+        if self._takes == "a queue by default" and not queue_of(after):
+            after["metadata"].setdefault("labels", {})[QUEUE] = "training"
+        if queue_of(after) or self._takes:
             _switch(resource, after)["suspend"] = True
 
     def validate(self, resource: Resource, before: Object | None, after: Object, write: Write) -> None:
