@@ -34,7 +34,7 @@ from tests.kubernetes.server.controllers.programs import Played
 MINUTE = 60.0
 IMAGE = "registry.example/bench:1"
 SPEC = Spec(command=("run",), options={"image": IMAGE})
-AT_ONCE = 500
+AT_ONCE = 1000
 """Jobs that are launched at the same time: how fast they come is not the question."""
 
 
@@ -90,7 +90,7 @@ async def measured(scheduler: KubernetesScheduler, api: Counting, jobs: int) -> 
         **counts,
         "requests a minute": sum(api.counts.values()) / minutes,
         "streams at a time": api.most_streams,
-        "seconds of a listing": scheduler.lister.seconds,
+        "seconds of a listing": scheduler.listing_seconds,
         "cpu of the process, %": (time.process_time() - cpu) / minutes / 0.6,
         "memory, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0,
     }

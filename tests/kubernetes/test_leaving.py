@@ -109,6 +109,28 @@ async def test_an_object_is_not_gone_while_its_pods_may_run(tmp_path: Path, kind
         assert (await rig.adapter.find(known)).complete
 
 
+async def test_jobs_that_have_lost_their_objects_share_one_list_of_pods(tmp_path: Path) -> None:
+    """One of its own for each took longer than a step may, so that none of them ever went on."""
+    async with served(tmp_path) as (server, rig), Client(server) as person:
+        case = Case(rig)
+        target = await case.started(spec(rig, STUBBORN))
+        await case.open(target)
+        await until(lambda: (tmp_path / "first").exists())
+        await person.json(
+            "DELETE", SORTS["Job"].path(rig.cluster.namespace, target.name), {"propagationPolicy": "Background"}
+        )
+        await until(lambda: not server.store.all(JOB))
+        lost = [Job(key=f"job-{number}", uid=f"{number:016x}", known=(f"gone-{number}",)) for number in range(50)]
+        server.requests.clear()
+        mine, *others = await asyncio.gather(
+            rig.adapter.find(Job(key=case.job.key, uid=case.uid, known=(target.id,))),
+            *(rig.adapter.find(job) for job in lost),
+        )
+        assert (mine.complete, {listing.complete for listing in others}) == (False, {True})
+        assert [asked.plural for asked in server.requests if asked.verb == "list"] == ["jobs", "pods"]
+        (tmp_path / "go").touch()
+
+
 # --- causes, by what is really shown
 
 

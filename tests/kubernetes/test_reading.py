@@ -69,6 +69,11 @@ def with_progress(shown: Shown) -> Shown:
     return shown
 
 
+def with_queue(shown: Shown) -> Shown:
+    shown.object["metadata"].setdefault("labels", {})[kinds.QUEUE_NAME] = "training"
+    return shown
+
+
 def with_status(shown: Shown, **counts: int) -> Shown:
     shown.object["status"].update(counts)
     return shown
@@ -84,7 +89,7 @@ def with_status(shown: Shown, **counts: int) -> Shown:
         (with_status(job("life-05-complete-job-running"), active=2), False),
         (with_status(job("life-05-complete-job-running"), terminating=1), False),
         (with_progress(job("life-05-complete-job-running")), False),
-        (job("life-05-complete-job-running", workload="kueue-12-gated-workload"), False),
+        (with_queue(job("life-05-complete-job-running")), False),
         (job("life-05-complete-job-running", sort=JOBSET), False),
     ],
 )

@@ -43,8 +43,6 @@ class Lister:
         """The kinds of listed objects, by uid."""
         self.found: dict[Sort, Mapping[str, tuple[str, frozenset[str]]]] = {}
         """What the latest listing showed, as a stream compares it."""
-        self.seconds = 0.0
-        """What the latest listing took."""
         self.ended: list[tuple[Sort, Json]] = []
         """The objects that the latest listing showed ended."""
         self._progress = Progress(api, cluster.namespace)
@@ -96,7 +94,6 @@ class Lister:
             workloads = {label(row, kinds.JOB_UID): row for row in rows}
             found = [shown._replace(workload=workloads.get(uid_of(shown.object))) for shown in found]
         sightings = await self._read(found)
-        self.seconds = time.monotonic() - began
         return Snapshot(self._api.clock.at(began), self._api.clock.at(time.monotonic()), sightings)
 
     async def _read(self, found: Sequence[Shown]) -> list[Sighting]:

@@ -91,9 +91,9 @@ def is_at_rest(shown: Shown, seen: Sighting) -> bool:
     each of its pods as ready. Of a run whose progress is watched, the log tells more."""
     if seen.state is State.ENDED:
         return True
-    if seen.state is not State.RUNNING or shown.sort is not kinds.JOB or is_watched(shown) or shown.workload:
+    if seen.state is not State.RUNNING or shown.sort is not kinds.JOB or is_watched(shown) or is_kueue(shown.object):
         return False
-    status = shown.object.get("status") or {}
+    status = part(shown.object, "status")
     pods, ready, ending = (number(status.get(name)) for name in ("active", "ready", "terminating"))
     return 0 < pods == ready and not ending
 

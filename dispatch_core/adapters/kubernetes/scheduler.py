@@ -73,12 +73,18 @@ class KubernetesScheduler:
         """Whether a Kueue that was not told of here starts jobs that name no queue: it would overrule the gate."""
         self._probed: float | None = None
         self._cleaned: float | None = None
-        self._listings = Listings(self._look, lambda: pause_of(cluster.poll_seconds, self.lister.seconds))
+        self.listing_seconds = 0.0
+        """What the latest listing took."""
+        self._listings = Listings(self._look, lambda: pause_of(cluster.poll_seconds, self.listing_seconds))
         self._changes = Changes()
         self._listed: dict[str, int] = {}
         """How many changes there were when a job was last listed, by its uid."""
         self._numbers: dict[datetime, int] = {}
         """The same of the latest listings, by their beginning."""
+        self._asking: dict[object, Job] = {}
+        """The jobs that a listing is made for."""
+        self._left: dict[datetime, leavings.Left] = {}
+        """The pods of the latest listings, by their beginning, where an object was missing."""
         self._streams = [
             Stream(self.api, sort.path(cluster.namespace), kinds.UID, partial(self.lister.marks, sort), self._changes)
             for sort in self.lister.sorts
@@ -127,13 +133,18 @@ class KubernetesScheduler:
     # --- listings
 
     async def find(self, job: Job) -> Listing:
-        listing = await self._listings.find(job)
+        asking = object()
+        self._asking[asking] = job
+        try:
+            listing = await self._listings.find(job)
+        finally:
+            del self._asking[asking]
         self._listed.pop(job.uid, None)
         self._listed[job.uid] = self._numbers.get(listing.began, 0)
         while len(self._listed) > KEPT_JOBS:
             del self._listed[next(iter(self._listed))]
         listing = reading.remembered(job, listing)
-        if await leavings.are_left(self.lister, job, listing):
+        if leavings.are_left(self.lister, job, listing, self._left.get(listing.began)):
             return msgspec.structs.replace(listing, complete=False)
         return listing
 
@@ -167,8 +178,12 @@ class KubernetesScheduler:
             raise closed()
         if self._probed is None or time.monotonic() - self._probed >= PROBE_SECONDS:
             await self.probe()
-        number = self._changes.now
+        number, began = self._changes.now, time.monotonic()
         snapshot = await self.lister.snapshot()
+        ids = frozenset(self.lister.sort_of)
+        if any(leavings.lacks(job, ids) for job in self._asking.values()):
+            self._left[snapshot.began] = await leavings.pods(self.lister)
+        self.listing_seconds = time.monotonic() - began
         for stream, sort in zip(self._streams, self.lister.sorts, strict=True):
             if not stream.is_following:
                 stream.compare(self.lister.found[sort])
@@ -179,7 +194,9 @@ class KubernetesScheduler:
             await cleaning.clean(self.api, self.cluster.namespace, self.lister.ended, snapshot.began, keep)
         self._numbers[snapshot.began] = number
         while len(self._numbers) > KEPT_NUMBERS:
-            del self._numbers[next(iter(self._numbers))]
+            oldest = next(iter(self._numbers))
+            del self._numbers[oldest]
+            self._left.pop(oldest, None)
         return snapshot
 
     async def probe(self) -> None:
