@@ -64,12 +64,8 @@ class Capabilities(Value, frozen=True):
     launch."""
 
 
-class Sighting(Value, frozen=True, gc=False):
-    """One object as one listing shows it.
-
-    A value cannot be part of a cycle, so the garbage collector need not look at it: with tens of thousands of them in
-    each listing, its pauses would be every job's.
-    """
+class Sighting(Value, frozen=True):
+    """One object as one listing shows it."""
 
     id: str
     """The object's identity, never another's: where a scheduler gives its ids to others later, the name is in it."""
@@ -155,7 +151,7 @@ _CAUSE_RANK = {Cause.VANISHED: 0, Cause.UNRECOGNIZED: 0}
 
 def seen(listing: Listing) -> tuple[Seen, ...]:
     """The evidence in a listing."""
-    return tuple(Seen(sighting=sighting, at=listing.began) for sighting in listing.objects)
+    return tuple([Seen(sighting=sighting, at=listing.began) for sighting in listing.objects])
 
 
 def merge(record: Record, evidence: Sequence[Evidence]) -> Record:
@@ -166,11 +162,7 @@ def merge(record: Record, evidence: Sequence[Evidence]) -> Record:
     objects = {object.id: object for object in record.objects}
     for fact in evidence:
         match fact:
-            case StartReplied():
-                submissions = _start_replied(submissions, fact)
-            case CallReplied():
-                calls = _call_replied(calls, fact)
-            case _:
+            case Seen():
                 sighting = fact.sighting
                 before = objects.get(sighting.id)
                 after = _first(record, fact) if before is None else _again(before, fact)
@@ -178,6 +170,10 @@ def merge(record: Record, evidence: Sequence[Evidence]) -> Record:
                 submissions = submissions if after.foreign else _sighted(submissions, after)
                 clear = None if _clears(sighting) and not after.foreign else clear
                 wait = None if wait is not None and _answers(sighting, wait) else wait
+            case StartReplied():
+                submissions = _start_replied(submissions, fact)
+            case _:
+                calls = _call_replied(calls, fact)
     rows = tuple(sorted(objects.values(), key=_place))
     return msgspec.structs.replace(record, submissions=submissions, objects=rows, calls=calls, clear=clear, wait=wait)
 
@@ -187,17 +183,26 @@ _place = attrgetter("submission", "attempt", "id")
 
 def is_news(before: Record, after: Record) -> bool:
     """Whether a merge changed anything but the time of a sighting: only that is worth a commit."""
-    if _but_objects(before) != _but_objects(after):
+    if len(before.objects) != len(after.objects) or _but_objects(before) != _but_objects(after):
         return True
-    return [_timeless(row) for row in before.objects] != [_timeless(row) for row in after.objects]
+    return not all(map(_is_same, before.objects, after.objects))
 
 
-_but_objects = attrgetter(*(name for name in Record.__struct_fields__ if name != "objects"))
-_but_times = attrgetter(*(name for name in Object.__struct_fields__ if name not in ("first_seen", "seen", "ends")))
+_OBJECTS = Record.__struct_fields__.index("objects")
+_but_time = attrgetter("run", "end")
 
 
-def _timeless(row: Object) -> tuple[object, ...]:
-    return _but_times(row), [(end.run, end.end) for end in row.ends]
+def _but_objects(record: Record) -> tuple[object, ...]:
+    fields = msgspec.structs.astuple(record)
+    return fields[:_OBJECTS] + fields[_OBJECTS + 1 :]
+
+
+def _is_same(before: Object, after: Object) -> bool:
+    """Whether two rows differ in the times of sightings at most."""
+    if before is after:
+        return True
+    at_its_times = msgspec.structs.replace(after, first_seen=before.first_seen, seen=before.seen, ends=before.ends)
+    return at_its_times == before and [*map(_but_time, after.ends)] == [*map(_but_time, before.ends)]
 
 
 def is_ours(record: Record, sighting: Sighting) -> bool:
@@ -350,7 +355,7 @@ def _ends(known: tuple[RunEnd, ...], fact: Seen) -> tuple[RunEnd, ...]:
     for run, end in told:
         row = RunEnd(run=run, at=fact.at, end=end)
         rows[run] = _surer(rows[run], row) if run in rows else row
-    return tuple(rows[run] for run in sorted(rows))
+    return tuple(map(rows.__getitem__, sorted(rows)))
 
 
 def _surer(old: RunEnd, new: RunEnd) -> RunEnd:
@@ -367,7 +372,7 @@ def _end_rank(row: RunEnd) -> tuple[int, datetime]:
 
 def _sighted(submissions: tuple[Submission, ...], shown: Object) -> tuple[Submission, ...]:
     """The submissions, where the attempt that made a listed object is no longer missing."""
-    if all(attempt.missing is None for s in submissions for attempt in s.attempts):
+    if not [attempt for s in submissions for attempt in s.attempts if attempt.missing is not None]:
         return submissions
 
     def found(attempt: Attempt) -> Attempt:

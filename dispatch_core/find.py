@@ -210,10 +210,10 @@ class Observed(Value, frozen=True):
         """Foreign objects that are not disposed: neither ended nor gone, and no person or policy said so."""
         if self.record.plan.foreign == "ignore":
             return ()
-        return tuple(o for o in self.record.objects if o.foreign and not o.disposed and not self.is_done(o))
+        return tuple([o for o in self.record.objects if o.foreign and not o.disposed and not self.is_done(o)])
 
     def ours(self) -> tuple[Object, ...]:
-        return tuple(object for object in self.record.objects if not object.foreign)
+        return tuple([object for object in self.record.objects if not object.foreign])
 
     # --- attempts
 
@@ -269,7 +269,8 @@ def observe(record: Record, listing: Listing, bounds: Bounds, capabilities: Capa
 
 def last_expiry(observed: Observed, calls: Iterable[Call]) -> datetime | None:
     """When the last of these calls expires."""
-    return max((observed.expiry(call.deadline) for call in calls), default=None)
+    latest = max([call.deadline for call in calls], default=None)
+    return observed.expiry(latest) if latest is not None else None
 
 
 # --- what else the words rest on, one condition each

@@ -17,8 +17,12 @@ from typing import Literal
 import msgspec
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An immutable value, strict on what it is read from."""
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """An immutable value, strict on what it is read from.
+
+    It is made of values, so it cannot be part of a cycle, and the garbage collector need not look at it: with tens of
+    thousands of sightings in each listing, its pauses would be every job's.
+    """
 
 
 class Cause(StrEnum):

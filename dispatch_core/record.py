@@ -6,8 +6,7 @@ holds values only. It reads no clock: every time in a record that a decision res
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from operator import attrgetter
@@ -162,10 +161,7 @@ class Call(Value, frozen=True):
 
     @property
     def identity(self) -> tuple[Kind, str | None, int, int]:
-        return _identity(self)
-
-
-_identity = attrgetter("kind", "object", "run", "hold")
+        return (self.kind, self.object, self.run, self.hold)
 
 
 class Hold(Value, frozen=True):
@@ -254,7 +250,7 @@ class Record(Value, frozen=True):
     wait: Wait | None = None
 
     def __post_init__(self) -> None:
-        broken = next(_broken(self), None)
+        broken = _broken(self)
         if broken is not None:
             raise ValueError(f"job {self.key!r}: {broken}")
 
@@ -280,7 +276,10 @@ class Record(Value, frozen=True):
 
     def spent(self, key: str) -> str | None:
         """The rule that this end's unit was spent on."""
-        return next((unit.rule for unit in self.budget if unit.key == key), None)
+        for unit in self.budget:
+            if unit.key == key:
+                return unit.rule
+        return None
 
     def used(self, rule: str) -> int:
         return [unit.rule for unit in self.budget].count(rule)
@@ -297,41 +296,28 @@ class Record(Value, frozen=True):
         )
 
 
-_UID = re.compile(r"[0-9a-z]{8,32}")
+_UID_CHARACTERS = frozenset("0123456789abcdefghijklmnopqrstuvwxyz")
 _key = attrgetter("key")
 
 
-def _broken(record: Record) -> Iterator[str]:
-    """What no record may be, in one sentence each."""
+def _broken(record: Record) -> str | None:
+    """What no record may be, in one sentence; None: it is none of that."""
     if not 1 <= len(record.key) <= KEY_LENGTH:
-        yield f"the key has {len(record.key)} characters; 1 to {KEY_LENGTH} are allowed"
-    if _UID.fullmatch(record.uid) is None:
-        yield f"the uid {record.uid!r} is not 8 to 32 digits and small letters"
+        return f"the key has {len(record.key)} characters; 1 to {KEY_LENGTH} are allowed"
+    if not 8 <= len(record.uid) <= 32 or not _UID_CHARACTERS.issuperset(record.uid):
+        return f"the uid {record.uid!r} is not 8 to 32 digits and small letters"
     if record.format != FORMAT:
-        yield f"it has format {record.format}; this version reads format {FORMAT}"
+        return f"it has format {record.format}; this version reads format {FORMAT}"
     objects = {object.id: object for object in record.objects}
-    yield from _broken_submissions(record.submissions, objects)
-    if len(objects) < len(record.objects):
-        yield "an object is in it twice"
-    if len(set(map(_identity, record.calls))) < len(record.calls):
-        yield "a call is in it twice"
-    if len(set(map(_key, record.budget))) < len(record.budget):
-        yield "one end spent two units of budget"
-    if record.intents:
-        yield from _broken_intents(record.intents)
-    if record.outcome is not None:
-        yield from _broken_outcome(record)
-    elif record.settled:
-        yield "it is settled without an outcome"
-
-
-def _broken_submissions(submissions: tuple[Submission, ...], objects: Mapping[str, Object]) -> Iterator[str]:
-    for number, submission in enumerate(submissions, 1):
+    for number, submission in enumerate(record.submissions, 1):
         if submission.number != number:
-            yield "its submissions are not numbered 1, 2, ..."
+            return "its submissions are not numbered 1, 2, ..."
         broken = _broken_submission(submission, objects)
         if broken is not None:
-            yield broken
+            return broken
+    if len(objects) < len(record.objects):
+        return "an object is in it twice"
+    return _broken_rows(record) or _broken_outcome(record)
 
 
 def _broken_submission(submission: Submission, objects: Mapping[str, Object]) -> str | None:
@@ -351,18 +337,30 @@ def _broken_submission(submission: Submission, objects: Mapping[str, Object]) ->
     return None
 
 
-def _broken_intents(intents: tuple[Intent, ...]) -> Iterator[str]:
+def _broken_rows(record: Record) -> str | None:
+    if len({(call.kind, call.object, call.run, call.hold) for call in record.calls}) < len(record.calls):
+        return "a call is in it twice"
+    if len(set(map(_key, record.budget))) < len(record.budget):
+        return "one end spent two units of budget"
+    return _broken_intents(record.intents) if record.intents else None
+
+
+def _broken_intents(intents: tuple[Intent, ...]) -> str | None:
     if len({intent.key for intent in intents}) < len(intents):
-        yield "one end has two intents"
+        return "one end has two intents"
     if any(intent.do not in AGAIN for intent in intents):
-        yield "an intent neither resubmits nor requeues"
+        return "an intent neither resubmits nor requeues"
+    return None
 
 
-def _broken_outcome(record: Record) -> Iterator[str]:
+def _broken_outcome(record: Record) -> str | None:
+    if record.outcome is None:
+        return "it is settled without an outcome" if record.settled else None
     if record.intents:
-        yield "it has an outcome and an intent"
+        return "it has an outcome and an intent"
     if any(not hold.lifted for hold in record.holds):
-        yield "it has an outcome and a hold"
+        return "it has an outcome and a hold"
+    return None
 
 
 def is_late(attempt: Attempt) -> bool:

@@ -139,7 +139,8 @@ def _rule(record: Record, end: End) -> Rule | None:
 
 
 def _has_budget(record: Record, rule: Rule) -> bool:
-    return rule.limit is None or record.used(rule.name) < rule.limit
+    limit = rule.limit
+    return limit is None or record.used(rule.name) < limit
 
 
 def _never_ran(turn: Turn, end: End, object: Object | None) -> Rule | None:

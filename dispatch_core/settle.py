@@ -154,7 +154,7 @@ def _stop_job(turn: Turn) -> None:
 
 def _second_stop_due(record: Record, observed: Observed) -> bool:
     """Whether StopJob is still owed, or not yet answered, once every requeue call has expired (X4)."""
-    expiry = last_expiry(observed, (call for call in record.calls if call.kind is Kind.REQUEUE))
+    expiry = last_expiry(observed, [call for call in record.calls if call.kind is Kind.REQUEUE])
     if expiry is None or observed.began <= expiry:
         return False
     row = record.call(Kind.STOP_JOB)

@@ -25,8 +25,9 @@ def _lines(before: Record, after: Record) -> Iterator[str]:
         for attempt in submission.attempts:
             if attempt.reply is not None and known_replies.get((submission.number, attempt.number)) != attempt.reply:
                 yield f"start {submission.number}.{attempt.number} replied {_reply(attempt.reply)}"
-    known_calls = {call.identity: call for call in before.calls}
-    for call in after.calls:
+    changed = [call for call in after.calls if call not in before.calls]
+    known_calls = {call.identity: call for call in before.calls} if changed else {}
+    for call in changed:
         known = known_calls.get(call.identity)
         if call.reply is not None and (known is None or known.reply != call.reply):
             yield f"{_name(call)} replied {_reply(call.reply)}"
@@ -36,7 +37,7 @@ def _lines(before: Record, after: Record) -> Iterator[str]:
     for submission in after.submissions:
         yield from _submission(before, submission)
     yield from _decisions(before, after)
-    for call in after.calls:
+    for call in changed:
         known = known_calls.get(call.identity)
         if known is None or known.count != call.count:
             yield f"{_name(call)} is asked for" + (f", time {call.count}" if call.count > 1 else "")

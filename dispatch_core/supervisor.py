@@ -168,10 +168,10 @@ class _Loop:
 
     async def _renew(self) -> None:
         """Between steps, once a third of the lease is over."""
-        if self.lease is None or self.s.lease_seconds is None:
+        if self.lease is None or (seconds := self.s.lease_seconds) is None:
             return
-        if _monotonic() - self._renewed > self.s.lease_seconds / 3:
-            await self.s.store.renew(self.lease, self.s.lease_seconds)
+        if _monotonic() - self._renewed > seconds / 3:
+            await self.s.store.renew(self.lease, seconds)
             self._renewed = _monotonic()
 
     async def leave(self) -> None:
@@ -189,7 +189,7 @@ class _Loop:
 
     async def drained_pass(self) -> float:
         """One pass; if the loop is cancelled meanwhile, its step in flight is drained first (R3)."""
-        work = asyncio.ensure_future(self._pass())
+        work = asyncio.create_task(self._pass())
         try:
             await asyncio.wait({work})
         except asyncio.CancelledError:

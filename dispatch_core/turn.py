@@ -84,7 +84,7 @@ class Turn:
         self.calls: list[Start | Send] = []
         self.notes: list[Note] = []
         self._decided = False
-        self._wakes: list[datetime] = [observed.listing.ended + timedelta(seconds=observed.bounds.resync_seconds)]
+        self._wakes: list[datetime] = []
 
     # --- saying why
 
@@ -251,16 +251,18 @@ class Turn:
         """The frozen result; the wait that the record shows is brought up to date first."""
         self._show_wait()
         worth = is_news(self._read, self.record)
-        wake = (min(self._wakes) - self.observed.listing.ended).total_seconds()
+        seconds = self.observed.bounds.resync_seconds
+        if self._wakes:
+            seconds = min(seconds, (min(self._wakes) - self.observed.listing.ended).total_seconds())
         return Decision(
             record=self.record if worth else None,
             calls=tuple(self.calls),
-            wake_seconds=max(0.0, min(wake, self.observed.bounds.resync_seconds)),
+            wake_seconds=max(0.0, seconds),
             notes=tuple(self.notes),
         )
 
     def _show_wait(self) -> None:
-        shown = min((n for n in self.notes if n.reason in SHOWN), key=_urgency, default=None)
+        shown = min([n for n in self.notes if n.reason in SHOWN], key=_urgency, default=None)
         before = self.record.wait or self._read.wait
         if shown is None:
             wait = None

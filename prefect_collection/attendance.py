@@ -197,9 +197,9 @@ class Attendance:
     async def _tell_news(self, job: Record) -> None:
         """Tell what was committed since; what cannot be read now is told later."""
         with suppress(DispatchError):
-            record = await self.store.read(job.key, job.uid)
-            if record.revision == self._told:
+            if await self.store.revision(job.key, job.uid) == self._told:
                 return
+            record = await self.store.read(job.key, job.uid)
             changes = await self.store.history(job.key, job.uid)
             news = [change for change in changes if change.revision > self._told]
             for change in news:

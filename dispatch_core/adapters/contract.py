@@ -37,16 +37,17 @@ class Job(Value, frozen=True):
         return cls(
             key=record.key,
             uid=record.uid,
-            known=tuple(object.id for object in record.objects),
-            runs=tuple((object.id, object.run) for object in record.objects if object.run > 1),
+            known=tuple([object.id for object in record.objects]),
+            runs=tuple([(object.id, object.run) for object in record.objects if object.run > 1]),
             may_launch=record.outcome is None and open_ended,
         )
 
     def concerns(self, sighting: Sighting) -> bool:
         """Whether a listed object belongs into this job's listing: its own, known ones, and live ones with its key."""
+        if sighting.id in self.known or (sighting.key == self.key and sighting.state is not State.ENDED):
+            return True
         tags = read_name(sighting.name)
-        mine = tags is not None and tags.uid == self.uid
-        return mine or sighting.id in self.known or (sighting.key == self.key and sighting.state is not State.ENDED)
+        return tags is not None and tags.uid == self.uid
 
 
 class Target(Value, frozen=True):

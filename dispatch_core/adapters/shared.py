@@ -27,9 +27,9 @@ PATIENCE_SECONDS = 18.0
 """But whoever asks is to have the next listing within this: who waits for longer than the longest step gives up."""
 
 
-def pause_of(poll_seconds: float, took_seconds: float) -> float:
+def pause_of(poll_seconds: float, took_seconds: float, factor: float = SLOW_FACTOR) -> float:
     """Seconds from the beginning of one listing to that of the next, at least, where the latest took so long."""
-    peace = min(SLOW_FACTOR * took_seconds, max(took_seconds, PATIENCE_SECONDS - took_seconds))
+    peace = min(factor * took_seconds, max(took_seconds, PATIENCE_SECONDS - took_seconds))
     return max(poll_seconds, peace)
 
 

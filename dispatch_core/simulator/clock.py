@@ -8,12 +8,13 @@ that an actor can be paused, as by SIGSTOP, or end, as by kill -9, between any t
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+import msgspec
 
 
 class Actor:
@@ -26,24 +27,13 @@ class Actor:
         """What was due while it was paused."""
 
 
-class Due:
-    """A callback that waits for its time; what asyncio calls a timer."""
+class Due(msgspec.Struct, eq=False):
+    """A callback that waits for its time; what asyncio calls a timer. No context is kept with it: nobody sets one."""
 
-    __slots__ = ("actor", "args", "callback", "context", "time")
-
-    def __init__(
-        self,
-        time: float,
-        callback: Callable[..., object] | None,
-        args: tuple[Any, ...],
-        context: contextvars.Context,
-        actor: Actor | None,
-    ) -> None:
-        self.time = time
-        self.callback = callback
-        self.args = args
-        self.context = context
-        self.actor = actor
+    time: float
+    callback: Callable[..., object] | None
+    args: tuple[Any, ...]
+    actor: Actor | None
 
     def cancel(self) -> None:
         self.callback = None
@@ -85,21 +75,21 @@ class Clock(asyncio.AbstractEventLoop):
         return False
 
     def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, callback: Callable[..., object], *args: Any, context: object = None
     ) -> Due:
-        due = Due(self.now, callback, args, context or contextvars.copy_context(), self.acting)
+        due = Due(self.now, callback, args, self.acting)
         self._ready.append(due)
         return due
 
     def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, delay: float, callback: Callable[..., object], *args: Any, context: object = None
     ) -> Due:
-        return self.call_at(self.now + delay, callback, *args, context=context)
+        return self._push(Due(self.now + delay, callback, args, self.acting))
 
     def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, when: float, callback: Callable[..., object], *args: Any, context: object = None
     ) -> Due:
-        return self._push(Due(when, callback, args, context or contextvars.copy_context(), self.acting))
+        return self._push(Due(when, callback, args, self.acting))
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -123,7 +113,7 @@ class Clock(asyncio.AbstractEventLoop):
 
     def at(self, when: float, callback: Callable[..., object], *args: Any, actor: Actor | None = None) -> Due:
         """Something that happens at this time: in the world, or as an answer to an actor."""
-        return self._push(Due(when if when > self.now else self.now, callback, args, _EMPTY, actor))
+        return self._push(Due(when if when > self.now else self.now, callback, args, actor))
 
     def pause(self, actor: Actor, seconds: float) -> None:
         """Stop an actor, as SIGSTOP does; what is due meanwhile happens when it goes on."""
@@ -150,7 +140,7 @@ class Clock(asyncio.AbstractEventLoop):
                 if due is None:
                     return
                 self.acting = due.actor
-                due.context.run(due.callback, *due.args)  # type: ignore[arg-type]
+                due.callback(*due.args)  # type: ignore[misc]
         finally:
             self.acting = None
             events._set_running_loop(outer)
@@ -176,6 +166,3 @@ class Clock(asyncio.AbstractEventLoop):
         self._count += 1
         heapq.heappush(self._later, (due.time, self._count, due))
         return due
-
-
-_EMPTY = contextvars.Context()

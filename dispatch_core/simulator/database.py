@@ -18,7 +18,6 @@ from dispatch_core.simulator.trace import Acknowledged, Committed, Hindered, Rea
 from dispatch_core.simulator.world import Being, Voice, World
 from dispatch_core.stores import rules
 from dispatch_core.stores.contract import Change, Lease, Listed, Pruned
-from dispatch_core.stores.memory import MemoryStore
 
 T = TypeVar("T")
 
@@ -31,13 +30,10 @@ class Database(Meets):
         self.world = world
         self.being = being
         self.voice = voice or being.voice
+        self._store = world.store
         self._ends = being.ends
         self._holder = False
         """It was given the lease."""
-
-    @property
-    def _store(self) -> MemoryStore:
-        return self.world.store
 
     # --- reading
 
@@ -52,7 +48,7 @@ class Database(Meets):
         record: Record = await self._ask(read)
         self.voice.read = record.revision
         former = self._ends != self.being.ends
-        self.world.tell(Read(self.world.now, self.voice.name, record.revision, former))
+        self.world.tell(Read(self.world.clock.now, self.voice.name, record.revision, former))
         return record
 
     async def revision(self, key: str, uid: str) -> int:
@@ -196,7 +192,7 @@ class Database(Meets):
         fails = self._struck(Fault.STORE_FAILS)
 
         def act(back: Callable[..., None]) -> None:
-            if world.now < world.down_until:
+            if world.clock.now < world.down_until:
                 world.count(Fault.STORE_DOWN)
                 back(StoreUnavailable("the store is down"), 0.1)
                 return

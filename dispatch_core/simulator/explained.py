@@ -8,6 +8,7 @@ and is not compared.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -97,7 +98,7 @@ class Explained:
         self._bounds = bounds
         self._capabilities = capabilities
         self._revisions = revisions
-        self._actors: dict[str, _Known] = {}
+        self._actors: defaultdict[str, _Known] = defaultdict(_Known)
         self._unknown: dict[str, Decision] = {}
         """By their ids: commits that were given up, and may land yet."""
         self._hears: dict[type, Callable[[_Known, Any], str | None]] = {
@@ -118,7 +119,7 @@ class Explained:
         hears = self._hears.get(type(event))
         if hears is None:
             return None
-        known = self._actors.setdefault(event.actor, _Known())  # type: ignore[union-attr]
+        known = self._actors[event.actor]  # type: ignore[union-attr]
         text = hears(known, event)
         return f"{event.actor} {text}" if text is not None else None  # type: ignore[union-attr]
 

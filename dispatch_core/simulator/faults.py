@@ -221,8 +221,10 @@ class Faults:
 
     def strikes(self, fault: Fault, tape: Branch) -> bool:
         """Whether it strikes here; it counts only once `count` is called for it."""
+        if self.calm:
+            return False
         rate = self._rates.get(fault)
-        return rate is not None and not self.calm and tape.chance(rate)
+        return rate is not None and tape.chance(rate)
 
     def count(self, fault: Fault, step: str = "") -> None:
         self.counts[fault] += 1

@@ -22,7 +22,6 @@ from dispatch_core.errors import BadInput, DispatchError
 from dispatch_core.janitor import Janitor
 from dispatch_core.plan import Secret
 from dispatch_core.reasons import FOR_A_PERSON
-from dispatch_core.record import encode
 from dispatch_core.simulator import plans
 from dispatch_core.simulator.database import Database
 from dispatch_core.simulator.explained import Explained
@@ -167,9 +166,9 @@ class History:
     def _is_swept(self) -> bool:
         """Whether all that was on its way has landed, the janitor has looked since, and what is ending has ended."""
         world = self.world
-        if any(thing.ending for thing in self.judge.truth.ours()):
+        if world.on_the_way or world.now <= max(self.landing, self.lasts, world.last_landing) + SWEPT_SECONDS:
             return False
-        return not world.on_the_way and world.now > max(self.landing, self.lasts, world.last_landing) + SWEPT_SECONDS
+        return not any(thing.ending for thing in self.judge.truth.ours())
 
     def _calm(self) -> None:
         """Faults stop; who must be there comes."""
@@ -364,12 +363,13 @@ class History:
         world = self.world
         digest = hashlib.blake2b(digest_size=16)
         counts = {Sent: 0, Committed: 0}
+        documents = iter(world.documents)
         for event in trace:
             kind = type(event)
             if kind in counts:
                 counts[kind] += 1
             if kind is Committed:
-                digest.update(encode(event.after))  # type: ignore[union-attr]
+                digest.update(next(documents))
             elif kind is not Looked and kind is not Arrived:
                 digest.update(repr(event).encode())
         record = world.record

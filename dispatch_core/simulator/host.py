@@ -59,14 +59,14 @@ class Connection:
     async def _look(self, job: Job | None) -> Listing:
         query = Query(self.world, self.being, job)
         try:
-            looked = await self.world.exchange(self.being, query.there, query.begin)
+            listing, *when = await self.world.exchange(self.being, query.there, query.begin)
         except (SchedulerUnavailable, asyncio.CancelledError) as error:
             if job is not None and not self.being.unwinding:
                 self.world.tell(Unanswered(self.world.now, self.voice.name, str(error)))
             raise
-        assert isinstance(looked, Looked)  # noqa: S101 - what the query handed back
-        self.world.tell(looked._replace(at=self.world.now, actor=self.voice.name))
-        return looked.listing
+        assert isinstance(listing, Listing)  # noqa: S101 - what the query handed back
+        self.world.tell(Looked(self.world.now, self.voice.name, job is not None, listing, *when))
+        return listing
 
     async def watch(self, job: Job, seconds: float) -> None:
         world, being = self.world, self.being

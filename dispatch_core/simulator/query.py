@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from msgspec.structs import replace
-
 from dispatch_core.adapters.contract import Job
 from dispatch_core.errors import SchedulerUnavailable
 from dispatch_core.evidence import Listing, Sighting
 from dispatch_core.simulator.faults import Fault, Meets
-from dispatch_core.simulator.trace import Looked
 from dispatch_core.simulator.world import Being, World
 
 Back = Callable[..., None]
-"""The way back to the asker: the listing or an error, and after how many seconds."""
+"""The way back to the asker: the end of a Looked from its listing on, or an error, and after how many seconds."""
+Shown = tuple[tuple[Sighting, ...], bool, tuple[str, ...]]
+"""What a listing shows, whether it says that it is complete, and what it leaves out."""
 
 
 class Query(Meets):
@@ -45,8 +44,8 @@ class Query(Meets):
 
     def begin(self, back: Back) -> None:
         """It reaches the host, and begins, or fails."""
-        world = self.world
-        if world.now < world.silent_until:
+        world, now = self.world, self.world.now
+        if now < world.silent_until:
             world.count(Fault.SILENCE)
             back(SchedulerUnavailable("the scheduler is silent"), 1.0)
         elif self._fails:
@@ -54,27 +53,25 @@ class Query(Meets):
             back(SchedulerUnavailable("the controller cannot be reached"), self._taking)
         else:
             moment = self.being.tape.seconds(0.0, self._taking)
-            world.clock.at(world.now + moment, self._take, back, world.host_now(), world.now, len(world.trace))
+            began = now, world.host_now(), len(world.trace)
+            world.clock.at(now + moment, self._take, back, began)
 
-    def _take(self, back: Back, began: datetime, since: float, place: int) -> None:
+    def _take(self, back: Back, began: tuple[float, datetime, int]) -> None:
         """The moment that it shows."""
         world = self.world
-        shown, complete, lies = self._shown()
-        listing = Listing(objects=shown, began=began, ended=began, complete=complete)
-        places = (place, len(world.trace), 0)
-        looked = Looked(0.0, self.being.name, self.job is not None, listing, since, world.now, lies, places)
-        world.clock.at(since + self._taking, self._end, back, looked)
+        taken = world.now, len(world.trace)
+        world.clock.at(began[0] + self._taking, self._end, back, began, taken, self._shown())
 
-    def _end(self, back: Back, looked: Looked) -> None:
+    def _end(self, back: Back, began: tuple[float, datetime, int], taken: tuple[float, int], shown: Shown) -> None:
         world = self.world
         for fault in self._slowed:
             world.count(fault)
-        listing = replace(looked.listing, ended=world.host_now())
-        places = (*looked.places[:2], len(world.trace))
-        back(looked._replace(at=world.now, listing=listing, places=places), 0.02)
+        objects, complete, lies = shown
+        listing = Listing(objects=objects, began=began[1], ended=world.host_now(), complete=complete)
+        back((listing, began[0], taken[0], lies, (began[2], taken[1], len(world.trace))), 0.02)
 
-    def _shown(self) -> tuple[tuple[Sighting, ...], bool, tuple[str, ...]]:
-        """What it shows now, whether it says that it is complete, and what it leaves out."""
+    def _shown(self) -> Shown:
+        """What it shows now."""
         world, job = self.world, self.job
         shown = [thing.sighting() for thing in world.scheduler.things.values() if not thing.hidden]
         shown = [sighting for sighting in shown if job is None or job.concerns(sighting)]

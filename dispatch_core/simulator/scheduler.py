@@ -78,7 +78,7 @@ class Thing:
         return self.phase is not State.ENDED
 
     def sighting(self) -> Sighting:
-        earlier = tuple((run, end) for run, end in sorted(self.ends.items()) if run < self.run)
+        told = self.accounted and self.run > 1
         return Sighting(
             id=self.id,
             name=self.name,
@@ -88,7 +88,7 @@ class Thing:
             hold=self.hold,
             nodes=self.nodes,
             end=self.ends.get(self.run),
-            earlier_ends=earlier if self.accounted else (),
+            earlier_ends=tuple((run, end) for run, end in sorted(self.ends.items()) if run < self.run) if told else (),
             progress=self.progress,
         )
 

@@ -26,6 +26,8 @@ UID = "0f3a9c21"
 CLUSTER = "cluster"
 EPOCH = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
 """When every history begins."""
+_AROUND = (Fault.CRASH, Fault.STALL)
+"""What may happen to an actor around any of its exchanges."""
 
 
 class Ended(BaseException):
@@ -109,6 +111,8 @@ class World:
         self.watchers: dict[asyncio.Future[Any], Being] = {}
         self.beings: dict[str, Being] = {}
         self.revisions: list[Record] = []
+        self.documents: list[bytes] = []
+        """Of the revisions, as the store keeps them."""
         self.target: Point | None = None
         self.on_event: Callable[[Event], None] = lambda event: None
         """Whoever makes things happen next."""
@@ -121,7 +125,7 @@ class World:
         return self.clock.now
 
     def host_now(self) -> datetime:
-        return EPOCH + timedelta(seconds=self.clock.now)
+        return EPOCH + timedelta(0, self.clock.now)
 
     def own_now(self, being: Being) -> datetime:
         """The time by an actor's own clock."""
@@ -135,6 +139,7 @@ class World:
         self.trace.append(event)
         if type(event) is Committed:
             self.revisions.append(event.after)
+            self.documents.append(self.store.rows[UID].document)
         self._judge(event)
         self.on_event(event)
 
@@ -261,7 +266,7 @@ class World:
         if self.target is not None:
             hit = being.name == "a" and being.exchanges == self.target.number
             return (self.target.what, self.target.side) if hit else ("", "")
-        for fault in (Fault.CRASH, Fault.STALL):
+        for fault in _AROUND:
             if self.faults.strikes(fault, being.tape):
                 return fault.value, being.tape.among((DURING, BEFORE, AFTER))
         return "", ""

@@ -106,6 +106,7 @@ async def bench(url: str, folder: Path, many: int) -> list[dict[str, float]]:
     store = MemoryStore()
     client, supervisor = Client(store, who="bench"), Supervisor(store, scheduler)
     attending: list[asyncio.Task[object]] = []
+    waited_for: list[str] = []
     rows = []
     for total in (1, many):
         began = time.monotonic()
@@ -113,7 +114,9 @@ async def bench(url: str, folder: Path, many: int) -> list[dict[str, float]]:
             for number in range(len(attending), min(total, len(attending) + AT_ONCE)):
                 await client.submit(f"job-{number}", SPEC, Plan(), scheduler="bench")
                 attending.append(asyncio.create_task(supervisor.attend(f"job-{number}")))
-            while await unopened(store):
+                waited_for.append(f"job-{number}")
+            while waited_for:
+                waited_for = [key for key in waited_for if not await runs(store, key)]
                 await asyncio.sleep(0.2)
         print(f"{total} jobs run after {time.monotonic() - began:.0f} s", file=sys.stderr)
         await asyncio.sleep(30.0)
@@ -125,9 +128,8 @@ async def bench(url: str, folder: Path, many: int) -> list[dict[str, float]]:
     return rows
 
 
-async def unopened(store: MemoryStore) -> int:
-    jobs = [job.record for job in await store.jobs() if job.record is not None]
-    return sum(not any(object.state == "running" for object in record.objects) for record in jobs)
+async def runs(store: MemoryStore, key: str) -> bool:
+    return any(object.state == "running" for object in (await store.read(key)).objects)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dispatch_core.adapters.kubernetes import kinds
 from dispatch_core.adapters.kubernetes.causes import end_by_pods, waits_for
 from dispatch_core.adapters.kubernetes.kinds import JOB, JOBSET, PYTORCHJOB, TRAINJOB, Sort
-from dispatch_core.adapters.kubernetes.reading import Shown, needs_pods, run_of, sighting
+from dispatch_core.adapters.kubernetes.reading import Shown, is_at_rest, needs_pods, run_of, sighting
 from dispatch_core.plan import Cause
 from dispatch_core.record import State
 from tests.kubernetes.recorded import events, items, one
@@ -62,6 +62,35 @@ def opened(shown: Shown) -> Shown:
         gated = kinds.KUEUE_GATE in tags.get(kinds.GATED_BY, "")
         tags[kinds.GATE] = kinds.CLOSED if gated else kinds.OPEN
     return shown
+
+
+def with_progress(shown: Shown) -> Shown:
+    shown.object["metadata"]["annotations"][kinds.PROGRESS] = kinds.OUTPUT
+    return shown
+
+
+def with_status(shown: Shown, **counts: int) -> Shown:
+    shown.object["status"].update(counts)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("shown", "rests"),
+    [
+        (job("life-05-complete-job-running"), True),
+        (job("life-07-complete-job-complete", "life-08-complete-pods-succeeded"), True),
+        (job("life-02-complete-job-opened", "life-06-complete-pods-running"), False),
+        (job("life-54-suspend-job-terminating", "life-55-suspend-pods-terminating"), False),
+        (with_status(job("life-05-complete-job-running"), active=2), False),
+        (with_status(job("life-05-complete-job-running"), terminating=1), False),
+        (with_progress(job("life-05-complete-job-running")), False),
+        (job("life-05-complete-job-running", workload="kueue-12-gated-workload"), False),
+        (job("life-05-complete-job-running", sort=JOBSET), False),
+    ],
+)
+def test_what_rests_tells_of_any_change_itself(shown: Shown, rests: bool) -> None:
+    shown = opened(shown)
+    assert is_at_rest(shown, sighting(shown)) is rests
 
 
 @pytest.mark.promise("G1")

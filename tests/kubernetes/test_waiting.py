@@ -209,6 +209,22 @@ async def test_nobody_asks_for_the_logs_of_others(tmp_path: Path) -> None:
         assert not [asked for asked in server.requests if asked.verb == "get" and asked.plural == "pods"]
 
 
+async def test_the_pods_of_a_run_at_rest_are_not_listed_again(tmp_path: Path) -> None:
+    async with served(tmp_path) as (server, rig):
+        case = Case(rig)
+        target = await opened(case, rig.payload(case.line, waits=True))
+        async for _ in rig.patiently():
+            shown, listed = await case.seen(target.id), server.store.get(JOB, "default", target.name)
+            if listed is not None and listed["status"].get("ready") == 1 and shown.nodes:
+                break
+        server.requests.clear()
+        assert [await case.seen(target.id) for _ in range(3)] == 3 * [await case.seen(target.id)]
+        assert {(asked.verb, asked.plural) for asked in server.requests} == {("list", "jobs")}
+        await rig.go(case.line)
+        assert (await case.until(target, State.ENDED)).end is not None
+        assert ("list", "pods") in {(asked.verb, asked.plural) for asked in server.requests}
+
+
 @pytest.mark.parametrize(("pattern", "told"), [("", "write a text"), ("a\tb", "write a text"), ("(", "no regular")])
 def test_a_bad_pattern_is_refused(pattern: str, told: str) -> None:
     from dispatch_core.adapters.kubernetes import checking

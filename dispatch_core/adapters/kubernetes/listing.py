@@ -2,7 +2,7 @@
 
 One rule: a list without a resourceVersion is the present state, never a cache, and it is whole or not there at all.
 Pods are listed only of objects of which they tell more than is known, by name, and all of them where that would be too
-many.
+many. A Job that runs at rest, with each of its pods ready, tells of any change of theirs itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dispatch_core.adapters.kubernetes import kinds
 from dispatch_core.adapters.kubernetes.cluster import KubernetesCluster
 from dispatch_core.adapters.kubernetes.kinds import POD, UID, WORKLOAD, Json, Sort, dig, label, name_of, uid_of
 from dispatch_core.adapters.kubernetes.progress import Progress
-from dispatch_core.adapters.kubernetes.reading import Shown, needs_pods, sighting
+from dispatch_core.adapters.kubernetes.reading import Shown, is_at_rest, needs_pods, sighting
 from dispatch_core.adapters.kubernetes.transport import Answered, Api, Lost, NotSent
 from dispatch_core.adapters.kubernetes.watching import Listed, marks_of
 from dispatch_core.adapters.shared import Snapshot
@@ -27,7 +27,8 @@ LIST_SECONDS = 30.0
 """For one page of a list."""
 PODS_AT_ONCE = 100
 """Names in one selector; where more objects need their pods, all pods are listed."""
-KEPT_ENDS = 20_000
+KEPT = 20_000
+"""Objects of which is remembered what they were read as."""
 RESTARTS = 3
 
 
@@ -47,8 +48,8 @@ class Lister:
         self.ended: list[tuple[Sort, Json]] = []
         """The objects that the latest listing showed ended."""
         self._progress = Progress(api, cluster.namespace)
-        self._ended: dict[str, tuple[str, Sighting]] = {}
-        """What was read of objects that have ended, by uid, with the resourceVersion that it was read at."""
+        self._at_rest: dict[str, tuple[str, Sighting]] = {}
+        """What was read of objects at rest, by uid, with the resourceVersion that it was read at."""
 
     async def listed(self, sort: Sort, selector: str) -> tuple[str, list[Json]]:
         """All objects of a kind by a label selector, in pages of one moment, and its resourceVersion. Raises
@@ -99,25 +100,26 @@ class Lister:
         return Snapshot(self._api.clock.at(began), self._api.clock.at(time.monotonic()), sightings)
 
     async def _read(self, found: Sequence[Shown]) -> list[Sighting]:
-        """What each object is; what has ended and has not changed is not read again."""
+        """What each object is; what was at rest and has not changed is not read again."""
         self.sort_of = {uid_of(shown.object): shown.sort for shown in found}
-        known = {uid: told for uid, told in self._ended.items() if uid in self.sort_of}
+        known = {uid: told for uid, told in self._at_rest.items() if uid in self.sort_of}
         fresh = [shown for shown in found if known.get(uid_of(shown.object), ("",))[0] != _release(shown.object)]
         pods = await self._pods([shown for shown in fresh if needs_pods(shown)])
-        alive: list[tuple[Shown, Sighting]] = []
+        moving: list[tuple[Shown, Sighting]] = []
         for shown in fresh:
             uid = uid_of(shown.object)
             shown = shown._replace(pods=pods.get((shown.sort.pod_label, name_of(shown.object)), ()))
-            seen = sighting(shown)
+            told = sighting(shown)
             known.pop(uid, None)
-            if seen.state is State.ENDED and len(known) < KEPT_ENDS:
-                known[uid] = (_release(shown.object), seen)
+            if is_at_rest(shown, told) and len(known) < KEPT:
+                known[uid] = (_release(shown.object), told)
             else:
-                alive.append((shown, seen))
-        self._ended = known
-        over = known.keys() | {seen.id for _, seen in alive if seen.state is State.ENDED}
+                moving.append((shown, told))
+        self._at_rest = known
+        seen = [*(seen for _, seen in known.values()), *await self._progress.added(moving)]
+        over = {one.id for one in seen if one.state is State.ENDED}
         self.ended = [(shown.sort, shown.object) for shown in found if uid_of(shown.object) in over]
-        return [*(seen for _, seen in known.values()), *await self._progress.added(alive)]
+        return seen
 
     async def _pods(self, of: Sequence[Shown]) -> dict[tuple[str, str], list[Json]]:
         """The pods of these objects, by label and name."""

@@ -17,7 +17,7 @@ import msgspec
 from dispatch_core.adapters.kubernetes.causes import first_of, time_of
 from dispatch_core.adapters.kubernetes.kinds import OUTPUT, POD, PROGRESS, Json, annotation, dig, name_of
 from dispatch_core.adapters.kubernetes.matching import Patterns
-from dispatch_core.adapters.kubernetes.reading import Shown
+from dispatch_core.adapters.kubernetes.reading import Shown, is_watched
 from dispatch_core.adapters.kubernetes.transport import Api
 from dispatch_core.errors import DispatchError
 from dispatch_core.evidence import Sighting
@@ -114,10 +114,6 @@ class Progress:
         path = f"{POD.path(self._namespace, name_of(pod))}/log"
         status, text = await self._api.read(path, query, READ_SECONDS)
         return text[-LARGEST_READ:].decode(errors="replace").splitlines() if status == 200 else None
-
-
-def is_watched(shown: Shown) -> bool:
-    return bool(annotation(shown.object, PROGRESS))
 
 
 def timed(line: str) -> tuple[datetime | None, str]:

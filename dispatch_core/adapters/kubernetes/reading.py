@@ -86,6 +86,23 @@ def needs_pods(shown: Shown) -> bool:
     return not is_suspended(shown.sort, shown.object) or _active(shown) > 0
 
 
+def is_at_rest(shown: Shown, seen: Sighting) -> bool:
+    """Whether nothing else can be told of it before it changes itself: it has ended, or it is a Job whose status counts
+    each of its pods as ready. Of a run whose progress is watched, the log tells more."""
+    if seen.state is State.ENDED:
+        return True
+    if seen.state is not State.RUNNING or shown.sort is not kinds.JOB or is_watched(shown) or shown.workload:
+        return False
+    status = shown.object.get("status") or {}
+    pods, ready, ending = (number(status.get(name)) for name in ("active", "ready", "terminating"))
+    return 0 < pods == ready and not ending
+
+
+def is_watched(shown: Shown) -> bool:
+    """Whether a rule or an option asks whether the run gets on."""
+    return bool(annotation(shown.object, kinds.PROGRESS))
+
+
 # --- the state
 
 

@@ -23,13 +23,16 @@ from dispatch_core.adapters.contract import Job, Launch, Log, Piece, Target
 from dispatch_core.adapters.local import spool as places
 from dispatch_core.adapters.local.calls import Calls
 from dispatch_core.adapters.local.listing import Lister
-from dispatch_core.adapters.shared import Listings, Snapshot, closed
+from dispatch_core.adapters.shared import Listings, Snapshot, closed, pause_of
 from dispatch_core.errors import BadInput
 from dispatch_core.evidence import Bounds, Capabilities, Listing
 from dispatch_core.plan import Spec
 from dispatch_core.record import Reply
 
-BOUNDS = Bounds(call_seconds=5.0, window_seconds=15.0, absence_seconds=5.0, repeat_seconds=2.0, resync_seconds=30.0)
+BOUNDS = Bounds(call_seconds=5.0, window_seconds=15.0, absence_seconds=5.0, repeat_seconds=2.0)
+
+OWN_FACTOR = 10.0
+"""A look at the spool is this process's own work: so many times as long as it took, there is none."""
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
@@ -71,7 +74,7 @@ class LocalScheduler:
         inherited: tuple[str, ...] = INHERITED,
     ) -> None:
         """`slots`: runs at a time, as far as this connection opens them. `grace_seconds`: from SIGTERM to SIGKILL.
-        `listing_seconds`: between two looks at the spool. `keep_seconds`: how long an ended object is kept."""
+        `listing_seconds`: between two looks at the spool at least. `keep_seconds`: how long an ended object is kept."""
         if slots < 1:
             raise BadInput(f"the local scheduler was given {slots} slots; with none, nothing would ever run")
         self.bounds = bounds
@@ -82,7 +85,9 @@ class LocalScheduler:
         self._lister = Lister(self._calls, clock, platform.node(), keep_seconds)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="dispatch-local")
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="dispatch-local-look")
-        self._listings = Listings(self._look, listing_seconds)
+        self._took = 0.0
+        """Seconds that the latest look took."""
+        self._listings = Listings(self._look, lambda: pause_of(listing_seconds, self._took, OWN_FACTOR))
         self._closed = False
 
     @property
@@ -178,7 +183,11 @@ class LocalScheduler:
             await asyncio.to_thread(threads.shutdown)
 
     async def _look(self) -> Snapshot:
-        return await asyncio.get_running_loop().run_in_executor(self._looker, self._lister.snapshot)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        snapshot = await loop.run_in_executor(self._looker, self._lister.snapshot)
+        self._took = loop.time() - began
+        return snapshot
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         if self._closed:

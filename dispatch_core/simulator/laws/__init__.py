@@ -30,17 +30,11 @@ class Judge:
     def __init__(self, uid: str, call_seconds: float) -> None:
         self.truth = Truth(uid, call_seconds)
         self.violations: list[Violation] = []
-        self._by_kind: dict[type, list[tuple[str, Callable[[Truth, Event], str | None]]]] = {}
 
     def see(self, event: Event) -> None:
         self.truth.learn(event)
-        kind = type(event)
-        laws = self._by_kind.get(kind)
-        if laws is None:
-            laws = [(name, law) for name, law in LAWS.items() if kind in ON[name]]
-            self._by_kind[kind] = laws
-        for name, law in laws:
-            text = law(self.truth, event)
+        for name in _OF.get(type(event), ()):
+            text = LAWS[name](self.truth, event)
             if text is not None:
                 self.broken(name, text, event.at)
         self.truth.remember(event)
@@ -52,3 +46,6 @@ class Judge:
 
 ON: dict[str, tuple[type, ...]] = {**launches.ON, **gates.ON, **records.ON, **outcomes.ON, **closing.ON}
 """The kinds of event that each law looks at."""
+
+_OF = {kind: tuple(name for name in LAWS if kind in ON[name]) for kinds in ON.values() for kind in kinds}
+"""The laws that look at each kind of event."""

@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -116,7 +117,7 @@ class Truth:
         """By actor: when its latest listing began."""
         self.listings: dict[str, tuple[Listing, ...]] = {}
         """By actor: its two latest listings; a commit that was given up may rest on the one before the last."""
-        self.known: dict[str, set[int]] = {}
+        self.known: defaultdict[str, set[int]] = defaultdict(set)
         """By actor: the revisions that it has read, or made."""
         self.has_read: set[str] = set()
         """Actors that have read the record since they began."""
@@ -153,14 +154,14 @@ class Truth:
         if kind is Sent or kind is Acknowledged or kind is Arrived:
             return
         if kind is Read:
-            self.known.setdefault(event.actor, set()).add(event.revision)  # type: ignore[union-attr]
+            self.known[event.actor].add(event.revision)  # type: ignore[union-attr]
             if not event.former:  # type: ignore[union-attr]
                 self.has_read.add(event.actor)  # type: ignore[union-attr]
         elif kind is Hindered:
             self.hindered[event.actor] = event.at  # type: ignore[union-attr]
         elif kind is Committed:
             self._committed(event.after)  # type: ignore[union-attr]
-            self.known.setdefault(event.actor, set()).add(event.after.revision)  # type: ignore[union-attr]
+            self.known[event.actor].add(event.after.revision)  # type: ignore[union-attr]
             if event.after.settled and self.settled_at is None:  # type: ignore[union-attr]
                 self.settled_at = event.at
         elif kind is Looked:
@@ -197,10 +198,9 @@ class Truth:
 
     def _committed(self, record: Record) -> None:
         self.revisions.append(record)
-        self.named.update((call.kind, call.object, call.run, call.deadline) for call in record.calls)
+        self.named |= {(call.kind, call.object, call.run, call.deadline) for call in record.calls}
         for submission in record.submissions:
-            for attempt in submission.attempts:
-                self.named.add((None, f"{submission.number}.{attempt.number}", 0, attempt.deadline))
+            self.named |= {(None, f"{submission.number}.{a.number}", 0, a.deadline) for a in submission.attempts}
 
 
 def _opened(thing: Truly, event: Opened) -> None:
