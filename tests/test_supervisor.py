@@ -353,7 +353,7 @@ async def test_a_stop_that_fails_twenty_times_is_repeated_until_it_is_seen(world
     await world.until(lambda: failing > 3)
     assert not (await world.store.read("job")).settled, "cancelled, and not yet settled"
     record = await work
-    assert failing == 21
+    assert failing >= 21  # the first that was made may have been cut off, and made again
     assert record.settled
     again = await world.client.cancel("job")
     assert (again.at, again.result, again.clean, again.waits_for) == (receipt.at, receipt.result, True, "")
