@@ -21,7 +21,7 @@ from tests.kubernetes.captured import Capture, at_present, capture, cases, found
 from tests.kubernetes.client import Client
 from tests.kubernetes.lives import KUEUE_LIVES, LIVES
 from tests.kubernetes.server import ADMIN_TOKEN, ApiServer
-from tests.kubernetes.server.kinds import BUDGET, JOB, NAMESPACE, QUOTA
+from tests.kubernetes.server.kinds import BUDGET, CONFIG_MAP, JOB, NAMESPACE, QUOTA, SECRET
 
 VIEWER = "viewer-token"
 JOBS_ONLY = [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]}]
@@ -221,6 +221,31 @@ async def test_pages() -> None:
     assert pages[0]["metadata"]["resourceVersion"] == pages[1]["metadata"]["resourceVersion"]
     assert whole["metadata"].keys() == bare.answer["metadata"].keys()
     assert whole["metadata"]["remainingItemCount"] == len(server.store.objects[JOB]) - 1
+
+
+async def test_lists_of_one_moment_have_their_own_pages() -> None:
+    async with ApiServer() as server:
+        for number in range(4):
+            for resource, labels in ((SECRET, {"half": str(number % 2)}), (CONFIG_MAP, {})):
+                made = {"metadata": {"name": f"one-{number}", "namespace": "default", "labels": labels}}
+                server.store.create(resource, made)
+        paths = {
+            "/api/v1/namespaces/default/secrets?limit=1&labelSelector=half%3D1": ["one-1", "one-3"],
+            "/api/v1/namespaces/default/configmaps?limit=3": ["one-0", "one-1", "one-2", "one-3"],
+            "/api/v1/secrets?limit=3": ["one-0", "one-1", "one-2", "one-3"],
+        }
+        shown: dict[str, list[str]] = {path: [] for path in paths}
+        after = dict.fromkeys(paths, "")
+        headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+        async with aiohttp.ClientSession(server.url, headers=headers) as session:
+            while after:  # a page of each in turn
+                for path, token in list(after.items()):
+                    page = await (await session.get(f"{path}&continue={token}" if token else path)).json()
+                    shown[path] += [item["metadata"]["name"] for item in page["items"]]
+                    after[path] = page["metadata"].get("continue", "")
+                    if not after[path]:
+                        del after[path]
+    assert shown == paths
 
 
 @pytest.mark.parametrize("case", watched())

@@ -65,7 +65,8 @@ class Lists:
     def __init__(self, store: Store, keep: int = 50) -> None:
         self._store = store
         self._keep = keep
-        self._pages: OrderedDict[int, list[Object]] = OrderedDict()
+        self._pages: OrderedDict[tuple[Resource, int], list[Object]] = OrderedDict()
+        """All of a resource as it was at a revision."""
 
     def forget(self) -> None:
         """Every continue token is 410 from here on."""
@@ -78,8 +79,8 @@ class Lists:
         if limit and len(items) > limit:
             rest = items[limit:]
             items = items[:limit]
-            self._pages[revision] = self._pages.get(revision, rest)
-            self._pages.move_to_end(revision)
+            if (resource, revision) not in self._pages:
+                self._pages[resource, revision] = self._store.all(resource)
             while len(self._pages) > self._keep:
                 self._pages.popitem(last=False)
             metadata["continue"] = _token(revision, f"/{items[-1]['metadata']['name']}\0")
@@ -99,13 +100,14 @@ class Lists:
             return self._store.revision, [item for item in self._store.all(resource, namespace) if matches(item)]
         revision, start = _read_token(token)
         if revision == -1:
-            revision, items = self._store.revision, self._store.all(resource, namespace)
-        elif revision in self._pages:
-            items = self._pages[revision]
+            revision, items = self._store.revision, self._store.all(resource)
+        elif (resource, revision) in self._pages:
+            items = self._pages[resource, revision]
         else:
             raise TooOld(_token(-1, start.removeprefix("/")))
         after = start.strip("/\0")
-        return revision, [item for item in items if item["metadata"]["name"] > after and matches(item)]
+        there = [item for item in items if namespace in (None, item["metadata"].get("namespace", ""))]
+        return revision, [item for item in there if item["metadata"]["name"] > after and matches(item)]
 
     def _check_revision(self, query: dict[str, str]) -> None:
         asked = query.get("resourceVersion") or "0"
