@@ -7,6 +7,7 @@ next process makes the next version of it under the same key.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
@@ -37,6 +39,11 @@ EVENT = "dispatch.job."
 """How the names of events begin; a state's name ends them."""
 
 KEY_LENGTH = 100
+
+SIDE_BY_SIDE = 8
+"""Jobs of one event loop that are shown at a time: a thousand at once would wait for each other in the connection."""
+
+_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 class Showing:
@@ -75,7 +82,8 @@ class Showing:
 
     async def _artifacts(self, record: Record) -> None:
         name = slug(record.key)
-        async with get_client() as client:
+        room = _rooms.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(SIDE_BY_SIDE))
+        async with room, get_client() as client:
             words = f"{_state(record)}: {record.key}"  # the state first: a list of artifacts shows the first words
             await self._put(client, f"dispatch-{name}", "markdown", page(record, self._lines), words)
             await self._put(client, f"dispatch-{name}-progress", "progress", progress(record), words)
