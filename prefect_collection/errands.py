@@ -86,7 +86,8 @@ class Asker:
         holder = None
         if place is not None and not shared:
             name = f"prefect flow run {place.root}"
-            holder = Holder(place.root, place.runs, context.task_run.id if context is not None else None)
+            task_run = context.task_run.id if context is not None else None
+            holder = Holder(place.root, place.runs, task_run) if place.runs else None
         elif context is not None:
             name = f"prefect task run {context.task_run.id}"
         else:

@@ -72,8 +72,8 @@ class Holder(NamedTuple):
                     return True
                 if other == first and loop.time() >= until:
                     raise KeyTaken(
-                        f"job {record.key!r} is awaited by another task of this flow run, {other.task_run}, which is"
-                        " alive; nothing was done; give each step a key of its own"
+                        f"job {record.key!r} is awaited by another step of this run, {other.name}, which is alive;"
+                        " nothing was done; give each step a key of its own"
                     )
                 if other != first:
                     first, until = other, loop.time() + lease_seconds + LEEWAY_SECONDS
