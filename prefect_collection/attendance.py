@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 
 from dispatch_core.client import Client
-from dispatch_core.errors import DispatchError, Owned
+from dispatch_core.errors import DispatchError, KeyTaken, Owned
 from dispatch_core.record import Answer, Record, State
 from dispatch_core.status import runs_of
 from dispatch_core.stores.contract import Change, Store
@@ -120,7 +120,8 @@ class Attendance:
             raise
 
     async def until_launched(self, record: Record, seconds: float) -> None:
-        """Supervise until the job's first run is let go, or has an outcome, for so many seconds at most."""
+        """Supervise until the job's first run is let go, or has an outcome, for so many seconds at most. Raises
+        KeyTaken."""
         work = asyncio.ensure_future(self.attend(record))
         try:
             with suppress(TimeoutError, DispatchError):
@@ -131,6 +132,8 @@ class Attendance:
         finally:
             work.cancel()
             await asyncio.wait({work})
+        if not work.cancelled() and isinstance(refused := work.exception(), KeyTaken):
+            raise refused
         await self._tell_news(record)
 
     async def cancel(self, record: Record, reason: str) -> None:

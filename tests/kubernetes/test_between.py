@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +26,11 @@ from tests.kubernetes.server.controllers.kueue import evict
 from tests.kubernetes.server.controllers.programs import Played
 from tests.kubernetes.server.kinds import EVERY, JOB, POD, WORKLOAD, Resource
 from tests.kubernetes.server.storage import copied
+from tests.kubernetes.test_leaving import pods_alive, until
 
 
 def resource_of(kind: str) -> Resource:
     return next(each for each in EVERY if each.kind == kind)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.05)
-
-
-def pods_alive(server: ApiServer) -> list[str]:
-    rows = server.store.all(POD)
-    return [pod["metadata"]["name"] for pod in rows if pod["status"].get("phase") not in ("Succeeded", "Failed")]
 
 
 # --- between the reading and the patch

@@ -181,8 +181,8 @@ class KubernetesScheduler:
         number, began = self._changes.now, time.monotonic()
         snapshot = await self.lister.snapshot()
         ids = frozenset(self.lister.sort_of)
-        if any(leavings.lacks(job, ids) for job in self._asking.values()):
-            self._left[snapshot.began] = await leavings.pods(self.lister)
+        lacks = any(leavings.lacks(job, ids) for job in self._asking.values())
+        left = await leavings.pods(self.lister) if lacks else None
         self.listing_seconds = time.monotonic() - began
         for stream, sort in zip(self._streams, self.lister.sorts, strict=True):
             if not stream.is_following:
@@ -193,6 +193,8 @@ class KubernetesScheduler:
             keep = self.cluster.keep_seconds
             await cleaning.clean(self.api, self.cluster.namespace, self.lister.ended, snapshot.began, keep)
         self._numbers[snapshot.began] = number
+        if left is not None:
+            self._left[snapshot.began] = left
         while len(self._numbers) > KEPT_NUMBERS:
             oldest = next(iter(self._numbers))
             del self._numbers[oldest]
